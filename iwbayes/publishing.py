@@ -35,6 +35,7 @@ def publish(
     adjacency: RowAdjacency = "replace-one",
     ledger: Ledger | None = None,
     noise: NoiseSource | None = None,
+    allow_large_delta: bool = False,
     random_seed: int | np.random.Generator | None = None,
     progressbar: bool = True,
 ) -> Release:
@@ -78,6 +79,9 @@ def publish(
         finished, and other releases wait.
     noise : NoiseSource, optional
         Noise source of a new ledger, by default `SystemNoise()`.
+    allow_large_delta : bool, default False
+        Accept a delta of one over the number of rows or more, which does not protect single rows. The statement names
+        it. A ledger that you pass has its own setting.
     random_seed : int or numpy.random.Generator, optional
         Seed for sampling the synthetic rows. It never affects the privacy noise.
     progressbar : bool, default True
@@ -93,13 +97,11 @@ def publish(
     BudgetExceeded
         If the release does not fit in the ledger, or has a larger delta. No noise is drawn.
     TypeError, ValueError
-        If an argument is invalid. Nothing is charged.
+        If an argument is invalid, or the delta of the release or the ledger is at least one over the number of rows (or
+        users). Nothing is charged.
 
     Warns
     -----
-    PrivacyWarning
-        If delta is above one over the number of rows (or users), because whole rows may be exposed with probability
-        delta.
     CalibrationWarning
         If the budget is too small to measure products of columns, so few regressions will be calibrated. It is raised
         before anything is charged. Name your regressions in `for_models`.
@@ -124,6 +126,7 @@ def publish(
         adjacency=adjacency,
         ledger=ledger,
         noise=noise,
+        allow_large_delta=allow_large_delta,
         random_seed=random_seed,
         progressbar=progressbar,
     )
@@ -143,6 +146,7 @@ def publish_users(
     response: str | None = None,
     share: float = 0.3,
     ledger: Ledger | None = None,
+    allow_large_delta: bool = False,
     random_seed: int | np.random.Generator | None = None,
     progressbar: bool = True,
 ) -> Release:
@@ -161,7 +165,7 @@ def publish_users(
         Candidates for tau in increasing order. Choose them without looking at the rows.
     bound_share : float
         Share of epsilon for choosing tau and counting the rows, in (0, 1).
-    n_synthetic, generator, weights, for_models, response, share, random_seed, progressbar
+    n_synthetic, generator, weights, for_models, response, share, allow_large_delta, random_seed, progressbar
         As in `publish`.
     ledger : Ledger, optional
         Ledger with adjacency "replace-user". The default is a new ledger with this budget.
@@ -204,6 +208,7 @@ def publish_users(
         weights=weights_for(weights, for_models, response, getattr(private, "schema", None)),
         share=share,
         ledger=ledger,
+        allow_large_delta=allow_large_delta,
         random_seed=random_seed,
         progressbar=progressbar,
     )

@@ -186,6 +186,8 @@ class PrivacyStatement:
     budget : (float, float) or None, default None
         Epsilon and delta that all releases of the ledger together never exceed, even if later settings depend on
         earlier releases.
+    large_delta : int or None, default None
+        Number of rows, or of users, if delta is at least one over it, which the curator allowed.
 
     Raises
     ------
@@ -219,6 +221,7 @@ class PrivacyStatement:
     products: frozenset[str] | None = field(default=None, repr=False, compare=False)
     rule: str | None = None
     budget: tuple[float, float] | None = None
+    large_delta: int | None = None
 
     def __post_init__(self) -> None:
         if self.noise not in NOISE_KINDS:
@@ -230,6 +233,8 @@ class PrivacyStatement:
         if self.certified and self.noise != "hardened":
             raise ValueError(f"noise must be 'hardened' if certified is True; got {self.noise!r}.")
         check_on_undeclared(self.on_undeclared)
+        if self.large_delta is not None and (type(self.large_delta) is not int or self.large_delta < 1):
+            raise ValueError(f"large_delta must be None or a whole number of at least 1; got {self.large_delta!r}.")
 
     @property
     def uses(self) -> dict[Event, int]:
@@ -270,6 +275,13 @@ class PrivacyStatement:
         if self.budget is not None:
             epsilon, delta = self.budget
             lines.append(f"  All charges to this ledger together stay within ({epsilon:.6g}, {delta:.3g}).")
+        if self.large_delta is not None:
+            units = "users" if self.adjacency == "replace-user" else "rows"
+            said = (
+                f"Large delta, allowed by allow_large_delta=True: delta is at least one over the number of {units} "
+                f"({self.large_delta}), so that {units} may be exposed completely with this probability."
+            )
+            lines.append(fill(said, first="  ", width=_PARAGRAPH))
         reach = _REACH if self.on_undeclared == "refuse" else _REACH[:1]
         return lines + [fill(text, first="  ", width=_PARAGRAPH) for text in reach]
 

@@ -29,6 +29,13 @@ Exit codes: 0 success, 1 failure (one line gives the reason), 2 wrong usage, 130
 Debug = Annotated[bool, typer.Option("--debug", help="Show where in the code an error occurred (never a value).")]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Replace an existing output file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+LargeDelta = Annotated[
+    bool,
+    typer.Option(
+        "--allow-large-delta",
+        help="Accept a delta of one over the number of rows or more, which does not protect single rows.",
+    ),
+]
 ReleaseFile = Annotated[Path, typer.Argument(help="Release file (.iwb).", show_default=False)]
 SchemaFile = Annotated[Path, typer.Option("--schema", "-s", help="Schema file (TOML).", show_default=False)]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from iwbayes.cli.app import Debug, Force, Json, SchemaFile, app
+from iwbayes.cli.app import Debug, Force, Json, LargeDelta, SchemaFile, app
 from iwbayes.cli.output import check_output, columns, errors, facts_of, save_or_rescue
 from iwbayes.cli.planning import (
     Adjacency,
@@ -72,6 +72,7 @@ def publish(
         Path | None,
         typer.Option(help="Ledger file to charge (see iwbayes ledger). The release must fit in its remaining budget."),
     ] = None,
+    allow_large_delta: LargeDelta = False,
     user: Annotated[
         str | None,
         typer.Option(help="Column that says who owns a row, if people own several rows.", show_default=False),
@@ -132,7 +133,7 @@ def publish(
         from iwbayes.curator.privacy.accounting import noise_event
         from iwbayes.curator.privacy.ledger import Ledger
         from iwbayes.curator.protocols import check_adjacency
-        from iwbayes.curator.publish import BOUND_SHARE, check_ledger, release_epsilon
+        from iwbayes.curator.publish import BOUND_SHARE, check_ledger, check_permission, release_epsilon
         from iwbayes.publishing import publish as publish_table
         from iwbayes.publishing import publish_users
         from iwbayes.schema import Schema
@@ -159,7 +160,8 @@ def publish(
         planned = epsilon
         if grid:
             check_grid(grid)
-            own = Ledger(epsilon, delta, "replace-user") if own is None else own
+            if own is None:
+                own = Ledger(epsilon, delta, "replace-user", allow_large_delta=allow_large_delta)
             planned = release_epsilon(epsilon, delta, len(grid), own)
         settings: dict[str, Any] = {
             "epsilon": planned,
@@ -169,6 +171,7 @@ def publish(
         }
         settings["adjacency"] = adjacency if own is None else own.adjacency
         if own is not None:
+            check_permission(own, allow_large_delta)
             check_ledger(own, cast(Any, adjacency), delta)
             check_adjacency(own.adjacency, users=bool(grid))
         kept: dict[str, Any] = {"drop": drop or [], "keep_declared": keep_declared, "user": user}
@@ -190,6 +193,7 @@ def publish(
             rows = read_table(table, declared, on_undeclared=on_undeclared, **kept, **vars(form))
             private = PrivateTable(rows, declared, user=user, on_undeclared=on_undeclared)
         options |= {"n_synthetic": n_synthetic, "ledger": own, "progressbar": not as_json}
+        options["allow_large_delta"] = allow_large_delta
         if grid:
             release = publish_users(private, epsilon=epsilon, delta=delta, grid=grid, **options)  # type: ignore[arg-type]
         else:
@@ -226,6 +230,7 @@ def ledger(
             help="To create a ledger: how the costs of releases add up, gdp, renyi or basic.", show_default=False
         ),
     ] = None,
+    allow_large_delta: LargeDelta = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -236,7 +241,8 @@ def ledger(
     with errors(debug):
         from iwbayes.curator.privacy.ledger import Ledger
 
-        found = Ledger.open(file, epsilon=epsilon, delta=delta, adjacency=cast(Any, adjacency), rule=rule)
+        settings: dict[str, Any] = {"adjacency": adjacency, "rule": rule, "allow_large_delta": allow_large_delta}
+        found = Ledger.open(file, epsilon=epsilon, delta=delta, **settings)
         statement = found.statement()
         if as_json:
             facts = {"path": str(file), "budget": {"epsilon": found.epsilon, "delta": found.delta}, "rule": found.rule}

@@ -12,6 +12,7 @@ from iwbayes.curator.plan import check_whole
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.mechanisms import above_threshold
+from iwbayes.curator.protocols import meet
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable
 from iwbayes.tables.owners import row_keys
@@ -140,6 +141,7 @@ def check_bounding(private: PrivateTable, ledger: Ledger, grid: Sequence[int]) -
         raise ValueError(
             f"under {ledger.adjacency!r} a ledger protects single rows. Use Ledger(..., adjacency='replace-user')."
         )
+    meet(ledger, private)
     return check_grid(grid)
 
 

@@ -273,11 +273,11 @@ class GivenTable:
 
 
 def warn_of_delta(delta: float, units: str, n: int, *, stacklevel: int = 3) -> None:
-    """Warn if delta is so large that whole rows may be published; the warning points at the caller's caller."""
-    if delta * n > 1:
+    """Warn if `publish` will refuse delta, because it is so large; the warning points at the caller's caller."""
+    if delta >= 1 / n:
         warnings.warn(
-            f"delta {delta:g} is above one in the number of {units} ({n}): {units} may be exposed completely with that "
-            f"probability. Use a delta well below {1 / n:.2g}, such as "
+            f"delta {delta:g} is at least one over the number of {units} ({n}): {units} may be exposed completely with "
+            f"that probability, and publish refuses it. Use a delta well below {1 / n:.2g}, such as "
             f"{10.0 ** (math.floor(-math.log10(n)) - 2):g}.",
             PrivacyWarning,
             stacklevel=stacklevel,

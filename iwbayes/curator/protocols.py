@@ -54,8 +54,9 @@ class PublicFacts:
         """Collect the facts of a fit under a ledger.
 
         If a different ledger charged the bound on contributions, this ledger notes it. Raises TypeError for arguments
-        that are not tables and a ledger. Raises ValueError if the tables have different schemas, or if table and ledger
-        do not protect the same unit: rows, or users with a bounded number of rows.
+        that are not tables and a ledger. Raises ValueError if the tables have different schemas, if table and ledger do
+        not protect the same unit (rows, or users with a bounded number of rows), or if the ledger's delta is at least
+        one over the number of these units.
         """
         kinds = {"private": PrivateTable, "synthetic": SyntheticTable, "ledger": Ledger}
         for (name, kind), value in zip(kinds.items(), (private, synthetic, ledger), strict=True):
@@ -67,6 +68,7 @@ class PublicFacts:
             )
         n_synthetic = n_synthetic if synthetic is None else len(synthetic)
         check_adjacency(ledger.adjacency, users=private.of_users)
+        meet(ledger, private)
         if not private.of_users:
             return cls(private.schema, private.n_private, n_synthetic, ledger.adjacency)
         n_private, rows_per_user = private.n_private, private.rows_per_user  # raises if contributions are unbounded
@@ -83,6 +85,11 @@ class PublicFacts:
     def most_rows(self) -> int:
         """Upper bound of the number of private rows; the exact number if it is public."""
         return self.n_private if self.n_users is None else self.n_users * self.rows_per_user
+
+
+def meet(ledger: Ledger, private: PrivateTable) -> None:
+    """Raise ValueError if the ledger's delta is at least one over the public number of rows, or of users."""
+    ledger.meet(private.n_users, "users" if private.of_users else "rows")
 
 
 def check_adjacency(adjacency: Adjacency, *, users: bool) -> None:

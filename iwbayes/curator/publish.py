@@ -24,7 +24,6 @@ from iwbayes.curator.plan import (
     check_whole,
     joint_events,
     own_delta,
-    warn_of_delta,
     warn_of_noise,
 )
 from iwbayes.curator.privacy.accounting import check_budget, largest_scale, noise_event
@@ -62,6 +61,7 @@ def publish(
     adjacency: RowAdjacency = "replace-one",
     ledger: Ledger | None = None,
     noise: NoiseSource | None = None,
+    allow_large_delta: bool = False,
     random_seed: int | np.random.Generator | None = None,
     progressbar: bool = True,
 ) -> Release:
@@ -72,11 +72,10 @@ def publish(
     weights = TiltWeights() if weights is None else weights
     epsilon, delta = check_budget(epsilon, delta)
     n = _check_arguments(private, generator, weights, n_synthetic, share, ledger, adjacency, noise, delta)
+    check_permission(ledger, allow_large_delta)
     sampler = np.random.default_rng(random_seed)
-    units, number = ("users", private.n_users) if private.of_users else ("rows", private.n_private)
-    warn_of_delta(delta, units, number, stacklevel=4)  # points at the caller of `iwbayes.publish`
     if ledger is None:
-        ledger = Ledger(epsilon, delta, adjacency, noise=noise)
+        ledger = Ledger(epsilon, delta, adjacency, noise=noise, allow_large_delta=allow_large_delta)
     facts = PublicFacts.of(private, None, ledger, n_synthetic=n)
     warn_of_noise(facts, generator, weights, epsilon, delta, share)
     if isinstance(generator, GivenTable):
@@ -149,6 +148,15 @@ def _check_arguments(
     return n
 
 
+def check_permission(ledger: Ledger | None, allow_large_delta: bool) -> None:
+    """Raise ValueError if a large delta is allowed for a given ledger that does not allow it."""
+    if ledger is not None and allow_large_delta and not ledger.allow_large_delta:
+        raise ValueError(
+            "a given ledger has its own setting; got ledger= and allow_large_delta=True. Create the ledger with "
+            "allow_large_delta=True, or leave it out."
+        )
+
+
 def check_n_synthetic(private: PrivateTable, n_synthetic: int | None) -> None:
     """Raise ValueError if n_synthetic is missing for private rows that are not in memory."""
     if not private.in_memory and n_synthetic is None:
@@ -179,12 +187,15 @@ def publish_users(
     weights: WeightEstimator | None = None,
     share: float = 0.3,
     ledger: Ledger | None = None,
+    allow_large_delta: bool = False,
     random_seed: int | np.random.Generator | None = None,
     progressbar: bool = True,
 ) -> Release:
     """Bound the number of rows per user, then publish; see `iwbayes.publish_users`."""
     epsilon, delta = check_budget(epsilon, delta)
-    ledger = Ledger(epsilon, delta, "replace-user") if ledger is None else ledger
+    check_permission(ledger, allow_large_delta)
+    if ledger is None:
+        ledger = Ledger(epsilon, delta, "replace-user", allow_large_delta=allow_large_delta)
     grid = check_bounding(private, ledger, grid)
     check_delta(delta, ledger)
     left = release_epsilon(epsilon, delta, len(grid), ledger, bound_share=bound_share)

@@ -3,6 +3,7 @@
 import json
 import traceback
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -394,7 +395,7 @@ def test_the_plan_follows_the_settings():
 
 
 def test_the_plan_says_its_verdict():
-    good = plan(SCHEMA, 10**6, epsilon=1.0, delta=1e-6)
+    good = plan(SCHEMA, 10**6, epsilon=1.0, delta=1e-7)
     assert "within the target" in str(good) and good.advice == ""
     assert str(good).startswith("Plan of a release at epsilon 1 and delta 1e-06\n") and "quadratic terms" in str(good)
     assert f"noise ratio: {good.noise_ratio:.3g}, within" in str(good)
@@ -415,15 +416,73 @@ def test_the_plan_advises_to_name_the_regressions_where_that_helps():
     assert plan(SCHEMA, N, for_models=["insured ~ age"], **settings).advice == ""
 
 
-def test_a_delta_above_one_in_the_rows_is_warned_of(private):
-    with pytest.warns(PrivacyWarning, match=r"above one in the number of rows \(800\).*such as 1e-05") as caught:
-        publish(private, epsilon=1.0, delta=0.002, n_synthetic=300, noise=SeededNoise(1), random_seed=1)
+def test_the_plan_warns_of_a_delta_that_is_refused():
+    with pytest.warns(PrivacyWarning, match=r"number of rows \(100\).*well below 0.01, such as 0.0001") as caught:
+        plan(SCHEMA, 100, epsilon=1.0, delta=0.01)
     assert [warning.filename for warning in caught] == [__file__]
-    with pytest.warns(PrivacyWarning, match=r"number of rows \(100\).*well below 0.01, such as 0.0001"):
-        plan(SCHEMA, 100, epsilon=1.0, delta=0.02)
-    with pytest.warns(PrivacyWarning, match="users may be exposed"):
+    with pytest.warns(PrivacyWarning, match="users may be exposed.*publish refuses it"):
         plan(SCHEMA, 100, epsilon=1.0, delta=0.02, adjacency="replace-user", rows_per_user=2)
-    plan(SCHEMA, 100, epsilon=1.0, delta=0.01)  # one in the number of rows
+    plan(SCHEMA, 100, epsilon=1.0, delta=0.0099)
+
+
+USES = {
+    "publish": lambda private, ledger, delta: publish(private, epsilon=0.1, delta=delta, ledger=ledger, n_synthetic=99),
+    "generator": lambda private, ledger, delta: BayesNet().fit(private, ledger, epsilon=0.1),
+    "weights": lambda private, ledger, delta: TiltWeights().fit(
+        private, uniform_table(SCHEMA, 99, random_seed=1), ledger, epsilon=0.1, delta=delta
+    ),
+    "query": lambda private, ledger, delta: iw.paper.PrivateLogisticRegression("insured").fit(
+        private, ledger, epsilon=0.1
+    ),
+}
+USES_OF_USERS = {
+    "bound": lambda private, ledger, delta: iw.bound_contributions(private, ledger, epsilon=0.1, grid=[1, 2]),
+    "publish_users": lambda private, ledger, delta: iw.publish_users(
+        private, epsilon=0.1, delta=delta, ledger=ledger, n_synthetic=99
+    ),
+}
+
+
+@pytest.mark.parametrize("use", USES | USES_OF_USERS)
+def test_a_delta_of_one_over_the_number_of_rows_is_refused_where_a_ledger_meets_a_table(use, private, tmp_path):
+    of_users = use in USES_OF_USERS
+    call, table = (USES | USES_OF_USERS)[use], one_user_each(private) if of_users else private
+    adjacency, units = ("replace-user", "users") if of_users else ("replace-one", "rows")
+    for own in (1 / N, 1e-6):  # of the release; that of the ledger counts too
+        ledger = Ledger.open(tmp_path / f"{own}.ledger", epsilon=1.0, delta=1 / N, adjacency=adjacency)
+        with pytest.raises(
+            ValueError, match=f"delta must be below one over the number of {units}, 1/800.*such as 1e-05"
+        ):
+            call(table, ledger, own)
+        assert ledger.spent == (0.0, 0.0)
+    below = Ledger(1.0, 1 / (N + 1), adjacency, noise=SeededNoise(1))
+    call(table, below, 1e-6)
+    assert below.statement().large_delta is None
+    path = tmp_path / "allowed.ledger"
+    Ledger.open(path, epsilon=1.0, delta=1 / N, adjacency=adjacency, allow_large_delta=True)
+    allowed = Ledger.open(path, noise=SeededNoise(1))
+    call(table, allowed, 1 / N)
+    said = " ".join(str(Ledger.open(path).statement()).split())
+    assert f"allowed by allow_large_delta=True: delta is at least one over the number of {units} (800)" in said
+
+
+def test_a_release_with_a_large_delta_names_it_and_keeps_it_in_its_file(private, tmp_path):
+    settings = {"epsilon": 1.0, "delta": 0.002, "n_synthetic": 300, "random_seed": 1}
+    with pytest.raises(ValueError, match="delta must be below one over the number of rows"):
+        publish(private, **settings)
+    release = publish(private, **settings, allow_large_delta=True)
+    back = iw.load(release.save(tmp_path / "large.iwb"))
+    assert back.statement.large_delta == 800 and "allow_large_delta=True" in str(back)
+    for given in (Ledger(1.0, 0.002), Ledger(1.0, 1e-6)):
+        with pytest.raises(ValueError, match="a given ledger has its own setting"):
+            publish(private, **settings | {"delta": 1e-6}, ledger=given, allow_large_delta=True)
+        assert given.spent == (0.0, 0.0)
+    path = tmp_path / "small.ledger"
+    Ledger.open(path, epsilon=1.0, delta=1e-6)
+    with pytest.raises(iw.LedgerError, match="was created without allow_large_delta"):
+        Ledger.open(path, allow_large_delta=True)
+    with pytest.raises(ValueError, match="large_delta must be None or a whole number"):
+        replace(back.statement, large_delta=0)
 
 
 @pytest.mark.parametrize("n", [0, -3, 2.5, True])

@@ -45,6 +45,9 @@ class Ledger:
         lower than by the rule. Releases outside the plan are accepted as far as the rule allows.
     noise : NoiseSource, optional
         `SystemNoise()` by default. With any other source no statement is certified.
+    allow_large_delta : bool, default False
+        Accept tables with so few rows, or users, that delta is at least one over their number. Such a delta does not
+        protect single rows, and the statement names it.
 
     Raises
     ------
@@ -83,6 +86,7 @@ class Ledger:
         rule: str | None = None,
         plan: Sequence[Any] = (),
         noise: NoiseSource | None = None,
+        allow_large_delta: bool = False,
     ) -> None:
         epsilon, delta = check_budget(epsilon, delta, infinite=True)
         if adjacency not in ADJACENCIES:
@@ -90,6 +94,7 @@ class Ledger:
         self._noise = SystemNoise() if noise is None else noise
         _ = noise_kind(self._noise)
         record = LedgerRecord(epsilon, delta, adjacency, begin_rule(rule, epsilon, delta))
+        record = replace(record, allow_large_delta=bool(allow_large_delta))
         self._record = record.planning([getattr(release, "events", release) for release in plan])
         self._file: LedgerFile | None = None
         self._lock = threading.RLock()
@@ -105,6 +110,7 @@ class Ledger:
         rule: str | None = None,
         plan: Sequence[Any] = (),
         noise: NoiseSource | None = None,
+        allow_large_delta: bool = False,
     ) -> Self:
         """Open a ledger that is kept in a file, or create the file.
 
@@ -120,7 +126,7 @@ class Ledger:
             it again, it must be the same.
         adjacency : {"replace-one", "zero-out", "replace-user"}, optional
             "replace-one" by default for a new ledger. An existing one keeps its adjacency; a value must equal it.
-        rule, plan
+        rule, plan, allow_large_delta
             As in `Ledger`, for a new ledger. An existing one keeps them; values that you pass must equal them.
         noise : NoiseSource, optional
             As in `Ledger`.
@@ -159,10 +165,11 @@ class Ledger:
         if epsilon is not None or delta is not None:
             if epsilon is None or delta is None:
                 raise ValueError("a budget is both epsilon and delta; got one of them. Pass both.")
-            new = cls(epsilon, delta, adjacency or "replace-one", rule=rule, plan=plan, noise=noise)._record
+            settings: dict[str, Any] = {"rule": rule, "plan": plan, "allow_large_delta": allow_large_delta}
+            new = cls(epsilon, delta, adjacency or "replace-one", noise=noise, **settings)._record
         elif plan:
             raise ValueError("a plan needs the ledger's budget; got plan= alone. Pass epsilon and delta.")
-        record = file.begin(new, adjacency, rule=rule)
+        record = file.begin(new, adjacency, rule=rule, allow_large_delta=allow_large_delta)
         ledger = cls(record.epsilon, record.delta, record.adjacency, noise=noise)
         ledger._record, ledger._file = record, file
         return ledger
@@ -186,6 +193,11 @@ class Ledger:
     def rule(self) -> str:
         """Name of the privacy filter that computes the cost of releases; it does not change."""
         return self._record.rule.name
+
+    @property
+    def allow_large_delta(self) -> bool:
+        """Whether delta may be one over the number of rows, or of users, or more; it does not change."""
+        return self._record.allow_large_delta
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -318,6 +330,15 @@ class Ledger:
             if self._file is not None:
                 self._file.write(record)
             self._record = record
+
+    def meet(self, n: int, units: str) -> None:
+        """Check delta against the public number of rows, or users, of a table; charge nothing.
+
+        Raise ValueError if delta is at least one over this number, unless the ledger was created with
+        ``allow_large_delta=True``, which then is part of its statement. ``units`` is "rows" or "users".
+        """
+        if self._now().meeting(n, units) != self._now():
+            self._change(lambda record: record.meeting(n, units))
 
     def note(self, reason: str) -> None:
         """Record a reason why later statements cannot be certified."""

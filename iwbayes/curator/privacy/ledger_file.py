@@ -62,7 +62,14 @@ class LedgerFile:
         #: Reentrant. The operating system releases it when the process ends, also after a crash.
         self.lock = FileLock(self.lock_path)
 
-    def begin(self, record: LedgerRecord | None, adjacency: str | None, *, rule: str | None = None) -> LedgerRecord:
+    def begin(
+        self,
+        record: LedgerRecord | None,
+        adjacency: str | None,
+        *,
+        rule: str | None = None,
+        allow_large_delta: bool = False,
+    ) -> LedgerRecord:
         """Return the record in the file; if there is no file, first write the given record, if any."""
         if not self.path.exists():
             self._begin(record)
@@ -81,6 +88,10 @@ class LedgerFile:
             raise LedgerError(
                 f"{self.path} has the rule {found.rule.name!r}, which does not change; got rule={rule!r}. Leave it out "
                 f"to open the ledger."
+            )
+        if allow_large_delta and not found.allow_large_delta:
+            raise LedgerError(
+                f"{self.path} was created without allow_large_delta, which does not change. Create another ledger."
             )
         if record is not None and record.plan and [c.events for c in found.plan] != [c.events for c in record.plan]:
             raise LedgerError(
@@ -126,7 +137,7 @@ class LedgerFile:
                 "(iwbayes ledger PATH --epsilon E --delta D)."
             ) from None
         record = self._parse(content)
-        fixed = attrgetter("epsilon", "delta", "adjacency", "rule", "plan")
+        fixed = attrgetter("epsilon", "delta", "adjacency", "rule", "plan", "allow_large_delta")
         if since and (fixed(record) != fixed(since) or record.charges[: len(since.charges)] != since.charges):
             raise LedgerError(
                 f"{self.path} has lost charges, or is a different ledger. Put the newest copy back: until then nothing "
@@ -184,6 +195,8 @@ def _to_dict(record: LedgerRecord) -> dict[str, Any]:
         "noise": record.noise,
         "notes": list(record.notes),
         "products": sorted(record.products),
+        "allow_large_delta": record.allow_large_delta,
+        "large_delta": record.large_delta,
         "plan": [_charge_to_dict(charge) for charge in record.plan],
         "charges": [_charge_to_dict(charge) for charge in record.charges],
     }
@@ -238,4 +251,6 @@ def _from_dict(values: dict[str, Any]) -> LedgerRecord:
         noise=values["noise"],
         notes=tuple(str(note) for note in values["notes"]),
         products=frozenset(str(product) for product in values["products"]),
+        allow_large_delta=values.get("allow_large_delta", False) is True,
+        large_delta=None if values.get("large_delta") is None else int(values["large_delta"]),
     )

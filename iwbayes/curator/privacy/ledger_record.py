@@ -76,6 +76,10 @@ class LedgerRecord:
     notes: tuple[str, ...] = ()
     #: Digests of products that depend on private rows through charged events only.
     products: frozenset[str] = frozenset()
+    #: Whether delta may be as large as one over the number of rows, or of users.
+    allow_large_delta: bool = False
+    #: The largest number of rows, or of users, for which it was.
+    large_delta: int | None = None
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -192,6 +196,22 @@ class LedgerRecord:
         record = self.with_noise("floating-point") if floating else self
         return replace(record, charges=(*self.charges, charge))
 
+    def meeting(self, n: int, units: str) -> LedgerRecord:
+        """Return the record for a table of n rows, or users. ValueError if delta is at least 1/n and not allowed.
+
+        Such a delta promises nothing: publishing one random row unchanged would satisfy it.
+        """
+        if math.isinf(self.epsilon) or self.delta < 1 / n:
+            return self
+        if not self.allow_large_delta:
+            raise ValueError(
+                f"delta must be below one over the number of {units}, 1/{n} = {1 / n:.2g}; got {self.delta:g}. With "
+                f"such a delta, {units} may be exposed completely. Use a delta such as "
+                f"{10.0 ** (math.floor(-math.log10(n)) - 2):g}, or allow_large_delta=True (--allow-large-delta), which "
+                "the privacy statement will name."
+            )
+        return replace(self, large_delta=max(n, self.large_delta or 0))
+
     def with_noise(self, kind: str) -> LedgerRecord:
         """Return the record with this kind of noise, or with its present kind if that is worse."""
         return replace(self, noise=max(self.noise, kind, key=NOISE_KINDS.index))
@@ -211,6 +231,7 @@ class LedgerRecord:
             products=self.products,
             rule="fixed" if self.fixed_in_advance else self.rule.name,
             budget=None if self.overspent else (self.epsilon, self.delta),
+            large_delta=self.large_delta,
         )
 
     def noting(self, reason: str) -> LedgerRecord:
