@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 
 #: Options for a cell that does not fit its column: refuse the table, or treat the cell as missing or as "other".
 ON_UNDECLARED = ("refuse", "missing", "other")
-#: Last sentence of every error that a single cell can cause.
+#: Sentence of every error that private rows can cause while a table is made.
+REVEALS = "If the rows are private, this message reveals something about them, and no charge covers it."
+#: Last sentences of every error that a single cell can cause.
 AFTER_REFUSAL = (
-    "If the rows are private, do not change the schema because of this message, which depends on them: "
-    'use on_undeclared="missing" or "other", chosen before reading the rows.'
+    f"{REVEALS} So do not change the schema because of this message: use "
+    'on_undeclared="missing" or "other", chosen before reading the rows.'
 )
 #: Kinds of cells that may be NaN.
 _NUMBERS = (float, complex, np.generic, Decimal)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from iwbayes.arrays import IntArray
 from iwbayes.schema import Schema
+from iwbayes.schema.cells import REVEALS
 
 #: Function of a start and a stop position that returns the secret keys of the rows in between, shape (row,).
 Keys = Callable[[int, int], NDArray[np.uint64]]
@@ -68,7 +69,7 @@ def owners_of(cells: pd.Series, user: str) -> tuple[IntArray, pd.Index]:
     if codes is None or (codes < 0).any():
         raise ValueError(
             f"every row needs an owner: the user column {user!r} has missing cells, or cells that cannot be compared, "
-            f"such as lists. Complete or convert it."
+            f"such as lists. Complete or convert it. {REVEALS}"
         )
     return np.asarray(codes, dtype=np.int64), pd.Index(found)
 
@@ -191,7 +192,7 @@ def _over_all(parts: Iterable[PartOwners]) -> Iterator[tuple[PartOwners, IntArra
         if len(kinds) > 1:  # 1 and "1" would count as two users, and one person could keep twice as many rows
             raise ValueError(
                 "the user column has cells of different types in different partitions, so one person could count as "
-                "two. Write it with one type everywhere, for example ddf.astype({user: 'int64'})."
+                "two. Write it with one type everywhere, for example ddf.astype({user: 'int64'}). " + REVEALS
             )
         own = np.array([known.setdefault(name, len(known)) for name in part.names], dtype=np.int64)
         yield part, own[part.codes]

@@ -397,7 +397,7 @@ def test_the_plan_follows_the_settings():
 def test_the_plan_says_its_verdict():
     good = plan(SCHEMA, 10**6, epsilon=1.0, delta=1e-7)
     assert "within the target" in str(good) and good.advice == ""
-    assert str(good).startswith("Plan of a release at epsilon 1 and delta 1e-06\n") and "quadratic terms" in str(good)
+    assert str(good).startswith("Plan of a release at epsilon 1 and delta 1e-07\n") and "quadratic terms" in str(good)
     assert f"noise ratio: {good.noise_ratio:.3g}, within" in str(good)
     poor = str(plan(SCHEMA, 50, epsilon=0.1, delta=1e-6))
     assert "ABOVE the target" in poor and "Use more rows or a larger epsilon" in poor and "for_models" not in poor

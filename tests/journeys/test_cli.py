@@ -149,12 +149,25 @@ def test_publish_tells_beforehand_what_is_not_measured(folder, tmp_path):
 
 
 @pytest.mark.filterwarnings("default::iwbayes._warnings.PrivacyWarning")
-def test_a_delta_above_one_in_the_rows_is_warned_of_in_one_line(folder, tmp_path):
-    result = publish(folder, "t.csv", "-o", tmp_path / "r.iwb", "--n-synthetic", 50, "--delta", 0.01)
-    assert result.exit_code == 0 and len(result.stderr.splitlines()) == 2
-    assert result.stderr.startswith("warning: delta 0.01 is above one in the number of rows (600): rows may be exposed")
+def test_a_delta_of_one_over_the_rows_is_refused_and_the_plan_warns_of_it(folder, tmp_path):
+    options = "t.csv", "-o", tmp_path / "r.iwb", "--n-synthetic", 50, "--delta", 0.01
+    refused = failed(publish(folder, *options), "delta must be below one over the number of rows, 1/600")
+    assert "--allow-large-delta" in refused.stderr
+    assert not (tmp_path / "r.iwb").exists()
+    ledger = tmp_path / "a.ledger"
+    run("ledger", ledger, "--epsilon", 1, "--delta", 0.01)
+    with_ledger = *options, "--ledger", ledger
+    failed(publish(folder, *with_ledger), "delta must be below one over the number of rows, 1/600")
+    failed(publish(folder, *with_ledger, "--allow-large-delta"), "a given ledger has its own setting")
+    allowed = tmp_path / "allowed.ledger"
+    run("ledger", allowed, "--epsilon", 1, "--delta", 0.01, "--allow-large-delta")
+    for more in (["--allow-large-delta"], ["--ledger", allowed, "--force"]):
+        result = publish(folder, *options, *more)
+        assert result.exit_code == 0, result.stderr
+        assert load(tmp_path / "r.iwb").statement.large_delta == 600
     result = run("plan", "-s", folder / "s.toml", "--n", 50, "--epsilon", 1, "--delta", 0.1, "--json")
-    assert json.loads(result.stdout)["noise_ratio"] > 0 and result.stderr.count("warning: delta 0.1 is above one") == 1
+    assert json.loads(result.stdout)["noise_ratio"] > 0
+    assert result.stderr.count("warning: delta 0.1 is at least one over the number of rows (50)") == 1
 
 
 def test_publish_for_models(folder, tmp_path):

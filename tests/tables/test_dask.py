@@ -187,13 +187,15 @@ def test_what_dask_says_of_rows_is_not_passed_on(caplog, capsys, tmp_path):
         iw.PrivateTable.from_dask(stored.sort_values("x"), SCHEMA)
     chain += [sorted_rows.value, sorted_rows.value.__cause__, sorted_rows.value.__context__]
     assert all(CANARY not in repr(error) for error in chain)
-    ledger = iw.Ledger(1.0, 1e-6)
-    with pytest.raises(RuntimeError, match="could not be read"):
-        iw.publish(private, epsilon=1.0, delta=1e-6, n_synthetic=100, ledger=ledger, progressbar=False)
-    rows(300).to_csv(path, index=False)
-    with pytest.raises(RuntimeError, match="(could not be read|number of rows of the Dask frame changed)"):
-        iw.publish(private, epsilon=1.0, delta=1e-6, n_synthetic=100, ledger=ledger, progressbar=False)
-    assert ledger.statement().events == ()  # bins were not counted, so that nothing was charged
+    for content, message in (
+        (frame, "could not be read"),
+        (rows(300), "(could not be read|number of rows of the Dask frame changed)"),
+    ):
+        content.to_csv(path, index=False)
+        ledger = iw.Ledger(1.0, 1e-6)
+        with pytest.raises(RuntimeError, match=message):
+            iw.publish(private, epsilon=1.0, delta=1e-6, n_synthetic=100, ledger=ledger, progressbar=False)
+        assert ledger.spent[0] > 0.99  # whether rows can be read may depend on them
     assert CANARY not in caplog.text + "".join(capsys.readouterr())
 
 
