@@ -1,8 +1,8 @@
 """Small archives of named byte strings: deterministic to write, safe to read from untrusted sources.
 
-The format is a zip file. Its members are stored without compression, so no member is larger than the file; a Parquet
-member is compressed internally. Names, counts and sizes are checked before any content is read, which bounds the memory
-that a file can use.
+The format is a zip file. Its members are stored without compression, so they are together no larger than the file.
+Names, counts and sizes are checked before any content is read, which bounds the memory that a file can use. A Parquet
+member is compressed internally; `iwbayes.release.table` bounds its content.
 """
 
 from __future__ import annotations
@@ -22,14 +22,24 @@ import numpy as np
 
 from iwbayes.arrays import Array
 
-#: Largest total size of the members of one archive, in bytes.
+#: Largest archive, in bytes.
 MAX_BYTES = 4 * 2**30
+#: Largest size of a JSON or TOML text from a file, in bytes. Parsed, a text can need over twenty times as much memory.
+MAX_JSON = 16 * 2**20
+#: Largest size of the decoded content of a file, in bytes: this many, and these many times the size of the file. Honest
+#: files need less: the weights of a release alone take 8 bytes per row.
+_LEAST_LIMIT, _RATIO = 2**26, 200
 #: Time of every member, the earliest that a zip file can store: the same content then gives the same bytes.
 _TIME = (1980, 1, 1, 0, 0, 0)
 
 
 class ArchiveError(ValueError):
     """The bytes of an archive are not valid; the message says why."""
+
+
+def decoded_limit(file_size: int) -> int:
+    """Return the largest size that the compressed content of a file may have when it is decoded, in bytes."""
+    return _LEAST_LIMIT + _RATIO * file_size
 
 
 def pack(members: Mapping[str, bytes]) -> bytes:
@@ -46,10 +56,13 @@ def pack(members: Mapping[str, bytes]) -> bytes:
 
 def unpack(source: BinaryIO, *, names: Collection[str], optional: Collection[str] = ()) -> dict[str, bytes]:
     """Return the members of an archive: all of ``names``, and any of ``optional``. Otherwise raise an ArchiveError."""
+    size = source.seek(0, os.SEEK_END)
+    if size > MAX_BYTES:
+        raise ArchiveError(f"it is larger than {MAX_BYTES} bytes")
     try:
         with zipfile.ZipFile(source) as archive:
             entries = archive.infolist()
-            _check_entries(entries, names, optional)
+            _check_entries(entries, names, optional, size)
             return {entry.filename: archive.read(entry) for entry in entries}  # checks length and CRC
     except ArchiveError:
         raise
@@ -57,7 +70,9 @@ def unpack(source: BinaryIO, *, names: Collection[str], optional: Collection[str
         raise ArchiveError(f"it is truncated, damaged or not a zip archive ({type(error).__name__})") from None
 
 
-def _check_entries(entries: list[zipfile.ZipInfo], names: Collection[str], optional: Collection[str]) -> None:
+def _check_entries(
+    entries: list[zipfile.ZipInfo], names: Collection[str], optional: Collection[str], size: int
+) -> None:
     found = [entry.filename for entry in entries]
     known = {*names, *optional}
     if len(found) > len(known) or len(set(found)) < len(found):
@@ -73,8 +88,8 @@ def _check_entries(entries: list[zipfile.ZipInfo], names: Collection[str], optio
             raise ArchiveError(f"its member {entry.filename} is compressed or encrypted")
         if entry.compress_size != entry.file_size:
             raise ArchiveError(f"its member {entry.filename} declares two sizes")
-    if sum(entry.file_size for entry in entries) > MAX_BYTES:
-        raise ArchiveError(f"its members declare more than {MAX_BYTES} bytes")
+    if sum(entry.file_size for entry in entries) > size:
+        raise ArchiveError(f"its members declare more than its {size} bytes")
 
 
 def pack_arrays(arrays: Mapping[str, Array]) -> bytes:

@@ -14,6 +14,21 @@ WIDTH = 88
 _GAP, _LEAST = 2, 12
 
 
+def printable(text: str) -> str:
+    """Return a text with its characters that are not printable escaped, except line ends.
+
+    Control characters and marks that change the direction of writing would let a file change what a terminal shows.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def one_line(text: str) -> str:
+    """Return a text as one printable line; if it is not, white space becomes single spaces and the rest is escaped."""
+    return text if text.isprintable() else printable(" ".join(text.split()))
+
+
 def number(value: float) -> str:
     """Format a number with four significant digits and all digits before the decimal point; NaN gives ""."""
     if value != value:
@@ -22,10 +37,10 @@ def number(value: float) -> str:
 
 
 def cell(value: Any) -> str:
-    """Return the text of a table cell: numbers with four digits, "" for None and NaN."""
+    """Return the text of a table cell in one line: numbers with four digits, "" for None and NaN."""
     if value is None:
         return ""
-    return str(value) if isinstance(value, bool) or not isinstance(value, int | float) else number(value)
+    return one_line(str(value)) if isinstance(value, bool) or not isinstance(value, int | float) else number(value)
 
 
 def fill(text: str, *, first: str = "", later: str | None = None, width: int = WIDTH) -> str:
@@ -33,14 +48,14 @@ def fill(text: str, *, first: str = "", later: str | None = None, width: int = W
 
     Each run of white space, line ends included, becomes one space. A word that is longer than a line is broken.
     """
-    line, later = " ".join(text.split()), first if later is None else later
+    line, later = printable(" ".join(text.split())), first if later is None else later
     return textwrap.fill(line, width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False)
 
 
 def wrapped(text: str, *, width: int = WIDTH) -> str:
     """Wrap the lines of a text that are too long; continuation lines are indented by two more spaces."""
     lines = []
-    for line in text.split("\n"):
+    for line in printable(text).split("\n"):
         indent = line[: len(line) - len(line.lstrip())]
         lines.append(line if len(line) <= width else fill(line, first=indent, later=f"{indent}  ", width=width))
     return "\n".join(lines)
@@ -54,7 +69,7 @@ def text_table(
     No line is longer than ``width`` unless the numbers alone need more. The last ``right`` columns contain numbers that
     are already formatted as text.
     """
-    body = [list(row) for row in rows]
+    header, body = [cell(name) for name in header], [list(row) for row in rows]
     numeric = [
         index >= len(header) - right
         or (index > 0 and all(_is_number(row[index]) for row in body) and any(row[index] is not None for row in body))
@@ -106,19 +121,24 @@ def _folded(text: str, width: int) -> list[str]:
     return [line.rstrip() for line in lines if line.strip()] or [""]
 
 
+def markup(text: str) -> str:
+    """Return a text as HTML that shows it."""
+    return escape(printable(text))
+
+
 def html_table(caption: str, header: Sequence[str], rows: Iterable[Sequence[Any]], *, notes: Iterable[str] = ()) -> str:
     """Return a small HTML table in the style of pandas: a header cell starts each row, and notes follow the table."""
-    head = "".join(f'<th scope="col">{escape(str(name))}</th>' for name in header)
+    head = "".join(f'<th scope="col">{markup(str(name))}</th>' for name in header)
     body = ""
     for first, *others in rows:
-        body += f'<tr><th scope="row">{escape(cell(first))}</th>'
+        body += f'<tr><th scope="row">{markup(cell(first))}</th>'
         for value in others:
             text, side = cell(value), "right" if _is_number(value) else "left"
             long = ' class="long"' if len(text) > 40 else ""
-            body += f'<td{long} style="text-align: {side}">{escape(text)}</td>'
+            body += f'<td{long} style="text-align: {side}">{markup(text)}</td>'
         body += "</tr>"
-    under = "".join(f"<p>{escape(note)}</p>" for note in notes)
+    under = "".join(f"<p>{markup(note)}</p>" for note in notes)
     return (
-        f'<div><table border="1" class="dataframe"><caption>{escape(caption)}</caption>'
+        f'<div><table border="1" class="dataframe"><caption>{markup(caption)}</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{under}</div>"
     )

@@ -45,7 +45,12 @@ class NoiseDistribution:
     @property
     def covariance(self) -> Array:
         """Covariance, shape (k, k), in squared units of the statistic."""
-        return self._variance() * np.eye(self.dim)
+        return self.variance * np.eye(self.dim)
+
+    @property
+    def variance(self) -> float:
+        """Variance of each coordinate; different coordinates are uncorrelated."""
+        return self._variance()
 
     def scaled(self, factor: float) -> Self:
         """Return the distribution of ``factor * zeta`` for a factor above 0."""

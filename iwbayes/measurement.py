@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from iwbayes.arrays import Array, symmetric
+from iwbayes.display import one_line
 from iwbayes.distributions import NoiseDistribution
 
 if TYPE_CHECKING:
@@ -138,6 +140,7 @@ class Measurement:
     columns: Measurement | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "name", one_line(self.name))
         for name in ("value", "coefficients"):
             if getattr(self, name) is not None:
                 array = np.array(getattr(self, name), dtype=np.float64)
@@ -177,7 +180,7 @@ class Measurement:
     @property
     def noise_ratio(self) -> float:
         """Noise ratio: total noise of the tilt's features, in units of their synthetic standard deviation."""
-        return float(np.sqrt(np.trace(self.noise.covariance[self.tilt_columns, self.tilt_columns])))
+        return math.sqrt(self.noise.variance * self.tilt_columns.stop)
 
     @property
     def least_error(self) -> float:
@@ -190,8 +193,7 @@ class Measurement:
             return 0.0
         if not np.isfinite(self.row_error):
             return UNTESTED
-        used = self.noise.covariance[self.tilt_columns, self.tilt_columns]
-        return CLIPPED_ERROR * float(np.sqrt(used[0, 0] / len(used)))
+        return CLIPPED_ERROR * math.sqrt(self.noise.variance / self.tilt_columns.stop)
 
     @property
     def clipped_private(self) -> float:

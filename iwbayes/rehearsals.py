@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, BinaryIO, NamedTuple, overload
 
 import numpy as np
 import pandas as pd
@@ -26,7 +26,7 @@ from scipy.special import stdtrit
 from iwbayes._archive import MAX_BYTES, ArchiveError, write_atomically
 from iwbayes._digest import digest
 from iwbayes.arrays import Array
-from iwbayes.display import html_table, wrapped
+from iwbayes.display import html_table, one_line, wrapped
 from iwbayes.features.unmeasured import unmeasured_features
 from iwbayes.measurement import UNTESTED
 from iwbayes.release import Release
@@ -138,12 +138,12 @@ class Rehearsals(Sequence[Release]):
     def __getitem__(self, index: int | slice) -> Release | Rehearsals:
         if isinstance(index, slice):
             return Rehearsals(self.facts, self._release, self._contents[index])
-        return _opened(self._contents[index])
+        return opened(self._contents[index])
 
     @cached_property
     def release(self) -> Release:
         """The release that was rehearsed."""
-        return _opened(self._release)
+        return opened(self._release)
 
     @cached_property
     def unrehearsed(self) -> float:
@@ -154,7 +154,7 @@ class Rehearsals(Sequence[Release]):
         """
         measurement = self.release.weights.measurement
         least = UNTESTED if measurement is None else measurement.least_error
-        errors = [read_recipe(self._contents[index]).get("row_error") for index in range(len(self))]
+        errors = [opened(self._contents[index], read_recipe).get("row_error") for index in range(len(self))]
         known = [float(error) if isinstance(error, int | float) else np.nan for error in errors]
         beyond = self.facts.row_error - np.mean(known)
         return float(np.maximum(beyond, least)) + 1 / self.release.n_private
@@ -332,12 +332,12 @@ class Rehearsals(Sequence[Release]):
         return cls(facts, release, frames)
 
 
-def _opened(content: bytes) -> Release:
-    """Read a release from the bytes of its file; every failure is a RehearsalsError."""
+def opened(content: bytes, read: Callable[[BinaryIO], Any] = lambda source: Release(**from_bytes(source))) -> Any:
+    """Read a release, or a part of it, from the bytes of its file; every failure is a RehearsalsError."""
     try:
-        return Release(**from_bytes(io.BytesIO(content)))
+        return read(io.BytesIO(content))
     except Exception as error:  # files can come from untrusted sources
-        said = " ".join(str(error)[:200].split()).rstrip(".")
+        said = one_line(str(error)[:200]).rstrip(".")
         raise RehearsalsError(f"the rehearsals contain an invalid release ({said}). Rehearse again.") from None
 
 
@@ -381,8 +381,8 @@ def read_index(path: str | os.PathLike[str]) -> tuple[RehearsalFacts, bytes, Fil
         line = file.readline(_MOST_OF_HEADER)
         try:
             facts = RehearsalFacts(**json.loads(line))
-            if list(map(type, vars(facts).values())) != [str, int, str, int, float]:
-                raise ArchiveError("a fact has the wrong type")
+            if [*map(type, vars(facts).values()), facts.generator.isprintable()] != [str, int, str, int, float, True]:
+                raise ArchiveError("a fact is not valid")
         except (ValueError, TypeError, RecursionError):
             raise RehearsalsError(f"{path} is damaged: its first lines cannot be read. Rehearse again.") from None
         positions, end = [], file.tell()

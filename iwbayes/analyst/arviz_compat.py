@@ -7,7 +7,7 @@ and ``draw``. It uses the functions below and does not need to know which ArviZ 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
@@ -18,7 +18,8 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from iwbayes._archive import draft_of
+from iwbayes._archive import decoded_limit, draft_of
+from iwbayes.display import one_line
 
 #: ``arviz.InferenceData`` with ArviZ 0.23, ``xarray.DataTree`` with ArviZ 1.
 ArvizObject: TypeAlias = Any
@@ -29,6 +30,8 @@ _LEGACY = int(version("arviz").split(".")[0]) < 1
 # import takes as long as PyMC's. Its summaries are in arviz_stats, which does not import Matplotlib.
 _az: Any = lazy_loader.load("arviz")
 _stats: Any = _az if _LEGACY else lazy_loader.load("arviz_stats")
+
+h5py: Any = lazy_loader.load("h5py")
 
 _DIAGNOSTICS = ["mcse_mean", "mcse_sd", "ess_bulk", "ess_tail", "r_hat"]
 
@@ -125,13 +128,74 @@ def save(idata: ArvizObject, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> ArvizObject:
-    """Read an ArviZ object from a netCDF-4 file into memory, and close the file."""
+    """Read an ArviZ object from a netCDF-4 file into memory, and close the file.
+
+    The file can come from an untrusted source: a ValueError is raised if it decodes to much more than its size, and
+    characters of its texts that are not printable are escaped.
+    """
     if not os.path.exists(path):
         raise FileNotFoundError(f"no such file: {os.fspath(path)}. Check the path.")
+    _check_size(path)
     if _LEGACY:
         with _az.rc_context({"data.load": "eager"}):
-            return _az.from_netcdf(os.fspath(path))
-    return xr.load_datatree(path, engine="h5netcdf")
+            found = _az.from_netcdf(os.fspath(path))
+    else:
+        found = xr.load_datatree(path, engine="h5netcdf")
+    return make({name: _in_lines(group(found, name)) for name in group_names(found)}, _lines_of(found.attrs))
+
+
+def _check_size(path: str | os.PathLike[str]) -> None:
+    limit = decoded_limit(os.path.getsize(path))
+    with h5py.File(path, "r") as file:
+        size = 0
+        for array in _arrays(file):
+            size += array.nbytes
+            if size <= limit and h5py.check_string_dtype(array.dtype):  # in memory, all are as long as the longest
+                size += 4 * array.size * max(map(len, np.ravel(array[()])), default=0)
+            if size > limit:
+                raise ValueError(
+                    f"{os.fspath(path)} decodes to more than {limit} bytes, much more than its size. Write it again "
+                    f"without constant arrays, or ask for another file."
+                )
+
+
+def _arrays(folder: Any) -> Iterator[Any]:
+    """Yield the arrays of an HDF5 group and its groups as often as they have names; refuse links."""
+    for name in folder:
+        if not isinstance(folder.get(name, getlink=True), h5py.HardLink):
+            raise ValueError(
+                f"the netCDF file has a link, {name!r}, in place of an array. Write it again without links."
+            )
+        found = folder[name]
+        if isinstance(found, h5py.Group):
+            yield from _arrays(found)
+        elif isinstance(found, h5py.Dataset):
+            yield found
+
+
+def _in_lines(dataset: xr.Dataset) -> xr.Dataset:
+    """Return a dataset whose names, texts and text attributes are printable lines."""
+    names = {name: one_line(str(name)) for name in [*dataset.variables, *dataset.dims]}
+    found = dataset.rename({old: new for old, new in names.items() if old != new})
+    found = found.assign_coords(_texts(found.coords)).assign(_texts(found.data_vars))
+    found.attrs = _lines_of(found.attrs)
+    return found
+
+
+def _texts(arrays: Mapping[Any, xr.DataArray]) -> dict[Any, Any]:
+    return {
+        name: (array.dims, np.reshape([_line(value) for value in array.values.flat], array.shape))
+        for name, array in arrays.items()
+        if array.dtype.kind in "OU"
+    }
+
+
+def _lines_of(attrs: Mapping[Any, Any]) -> dict[str, Any]:
+    return {one_line(str(name)): _line(value) for name, value in attrs.items()}
+
+
+def _line(value: Any) -> Any:
+    return one_line(value) if isinstance(value, str) else value
 
 
 def summary(

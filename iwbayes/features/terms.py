@@ -27,6 +27,8 @@ TERMS = ("quadratic", "squares", "linear")
 MAX_DEGREE = 7
 #: Largest number of raw terms that is tried: the covariance of more terms would take too long.
 MAX_RAW_TERMS = 1500
+#: Largest number of raw terms of a named set that are listed at all: a file can name a set whose list fills the memory.
+_MOST_LISTED = 100_000
 _CHUNK = 8192
 # Number of rows whose products fit into the processor cache.
 _IN_CACHE = 512
@@ -37,6 +39,10 @@ def check_terms(schema: Schema, terms: Terms) -> None:
     if isinstance(terms, str):
         if terms not in TERMS:
             raise ValueError(f"terms must be one of {TERMS}, or tuples of indices; got {terms!r}.")
+        if count_raw_terms(schema, terms) > _MOST_LISTED:
+            raise ValueError(
+                f"{terms!r} terms of these columns are more than {_MOST_LISTED}. Use fewer columns or levels."
+            )
         return
     if not isinstance(terms, tuple) or not terms or not all(isinstance(term, tuple) and term for term in terms):
         raise ValueError(f"terms must be one of {TERMS}, or a nonempty tuple of tuples of indices.")
@@ -96,9 +102,8 @@ def raw_ranges(schema: Schema, terms: Terms) -> tuple[Array, Array]:
 
     Different features are treated as independent of each other, which is exact for features of different columns.
     """
-    blocks = [column_corners(column) for column in schema]
-    lows = np.concatenate([block.min(axis=0) for block in blocks]).tolist()
-    highs = np.concatenate([block.max(axis=0) for block in blocks]).tolist()
+    lows = [low for column in schema for low in _ends(column)[0]]
+    highs = [high for column in schema for high in _ends(column)[1]]
     ranges = []
     for term in raw_terms(schema, terms):
         low = high = 1.0
@@ -111,6 +116,14 @@ def raw_ranges(schema: Schema, terms: Terms) -> tuple[Array, Array]:
         ranges.append((low, high))
     low_ends, high_ends = np.array(ranges).T
     return low_ends, high_ends
+
+
+def _ends(column: Column) -> tuple[list[float], list[float]]:
+    """Return the smallest and largest values of each feature of a column."""
+    if column.kind == "categorical":  # its corners would be a square table
+        return [0.0] * len(column.feature_names), [1.0] * len(column.feature_names)
+    corners = column_corners(column)
+    return corners.min(axis=0).tolist(), corners.max(axis=0).tolist()
 
 
 def column_corners(column: Column) -> Array:

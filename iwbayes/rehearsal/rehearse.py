@@ -30,6 +30,7 @@ from iwbayes.rehearsals import (
     RehearsalsError,
     frame_of,
     header_of,
+    opened,
     read_index,
     release_digest,
 )
@@ -189,7 +190,7 @@ def _started(
         )
     if end < path.stat().st_size:
         os.truncate(path, end)
-    return facts, {int(read_recipe(frame).get("rehearsal", -1)): b"" for frame in frames}
+    return facts, {int(opened(frame, read_recipe).get("rehearsal", -1)): b"" for frame in frames}
 
 
 def _add(path: Path, content: bytes) -> None:

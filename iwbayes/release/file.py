@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import math
 import os
-import zipfile
 from importlib.metadata import version
 from typing import Any, BinaryIO
 
 import numpy as np
-import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from iwbayes._archive import MAX_BYTES, ArchiveError, pack, pack_arrays, unpack, unpack_arrays
+from iwbayes._archive import MAX_JSON, ArchiveError, pack, pack_arrays, unpack, unpack_arrays
 from iwbayes.arrays import Array
 from iwbayes.distributions import DISTRIBUTIONS
 from iwbayes.features import FeatureMap
 from iwbayes.features.scores import RowFeatures
 from iwbayes.measurement import Measurement
+from iwbayes.release.table import read_table, write_table
 from iwbayes.schema import Schema
-from iwbayes.schema.columns import Column, _Numeric, _Whole
 from iwbayes.statement import INFINITE, PrivacyStatement
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights
@@ -45,7 +39,7 @@ def to_bytes(
 ) -> bytes:
     """Return the archive of the parts of a release; equal content gives equal bytes."""
     measurement, settings = weights.measurement, None
-    members = {TABLE: _write_table(synthetic), WEIGHTS: pack_arrays({"log_weights": weights.log_weights})}
+    members = {TABLE: write_table(synthetic), WEIGHTS: pack_arrays({"log_weights": weights.log_weights})}
     if measurement is not None:
         settings, arrays = _measurement_to_parts(measurement)
         members[MEASUREMENTS] = pack_arrays(arrays)
@@ -64,7 +58,12 @@ def to_bytes(
     }
     manifest["sha256"] = _digest(manifest)
     text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False, default=_plain_number)
-    return pack({MANIFEST: text.encode("utf-8"), **members})
+    content = text.encode("utf-8")
+    if len(content) > MAX_JSON:
+        raise ValueError(
+            f"schema, statement and settings of a release must fit into {MAX_JSON} bytes; these need {len(content)}."
+        )
+    return pack({MANIFEST: content, **members})
 
 
 def _seal(content: bytes) -> dict[str, Any]:
@@ -121,36 +120,37 @@ def from_bytes(source: BinaryIO) -> dict[str, Any]:
     Damaged, altered, newer or foreign bytes raise an ArchiveError. Intact members with invalid values raise exceptions
     of many types, which `load` converts to one.
     """
-    if source.seek(0, os.SEEK_END) > MAX_BYTES:
-        raise ArchiveError(f"it is larger than {MAX_BYTES} bytes")
-    source.seek(0)
-    members = unpack(source, names=[MANIFEST, TABLE, WEIGHTS], optional=[MEASUREMENTS])
-    manifest = _read_manifest(members)
+    members, manifest = _read_members(source)
+    file_size = source.seek(0, os.SEEK_END)
     schema = Schema.from_dict(manifest["schema"])
     n_synthetic = _checked(manifest, "n_synthetic", int)
     return {
         "weights": _read_weights(members, manifest["weights"], schema, n_synthetic, manifest["n_private"]),
-        "synthetic": _read_table(members[TABLE], schema, n_synthetic, manifest["origin"]),
+        "synthetic": read_table(members[TABLE], schema, n_synthetic, manifest["origin"], file_size=file_size),
         "statement": _read_statement(manifest["statement"]),
         "n_private": manifest["n_private"],
         "recipe": manifest["recipe"],
     }
 
 
-def read_recipe(content: bytes) -> dict[str, Any]:
-    """Return only the recipe of a release file, from its bytes; empty if there is none. The rest is not checked."""
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            recipe = json.loads(archive.read(MANIFEST)).get("recipe")
-    except Exception as error:  # zipfile and json raise many types on malformed bytes
-        raise ArchiveError(f"its recipe cannot be read ({type(error).__name__})") from None
+def read_recipe(source: BinaryIO) -> dict[str, Any]:
+    """Return only the recipe of a release file; empty if there is none. Damaged bytes raise an ArchiveError."""
+    recipe = _read_members(source)[1].get("recipe")
     return recipe if isinstance(recipe, dict) else {}
+
+
+def _read_members(source: BinaryIO) -> tuple[dict[str, bytes], dict[str, Any]]:
+    """Return the members of a file as they are stored, and the manifest; no other member is decoded."""
+    members = unpack(source, names=[MANIFEST, TABLE, WEIGHTS], optional=[MEASUREMENTS])
+    return members, _read_manifest(members)
 
 
 def _read_manifest(members: dict[str, bytes]) -> dict[str, Any]:
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is not a JSON value")
 
+    if len(members[MANIFEST]) > MAX_JSON:
+        raise ArchiveError(f"its manifest is larger than {MAX_JSON} bytes")
     try:
         manifest = json.loads(members[MANIFEST].decode("utf-8"), parse_constant=refuse)
     except (ValueError, RecursionError):
@@ -186,69 +186,6 @@ def _number(content: dict[str, Any], key: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
         raise ArchiveError(f"its {key} must be a finite number of at least 0")
     return value
-
-
-# --- the table ---------------------------------------------------------------------------------------
-
-
-def _arrow_column(column: Column, values: pd.Series) -> pa.Array:
-    absent = values.isna().to_numpy(dtype=bool)
-    if isinstance(values.dtype, pd.CategoricalDtype):
-        levels = pa.array(list(values.cat.categories), type=_arrow_type(column))
-        return levels.take(pa.array(values.cat.codes.to_numpy(dtype=np.int64), mask=absent))
-    if column.kind == "real":
-        return pa.array(values.to_numpy(dtype=np.float64), from_pandas=False)  # NaN stays NaN
-    return pa.array(values.to_numpy(dtype=np.int64, na_value=0), mask=absent)
-
-
-def _arrow_type(column: Any) -> pa.DataType:
-    kind = {"real": float, "integer": int, "date": int}.get(column.kind) or type(column.levels[0])
-    return {float: pa.float64(), int: pa.int64(), str: pa.string(), bool: pa.bool_()}[kind]
-
-
-def _write_table(synthetic: SyntheticTable) -> bytes:
-    columns = [_arrow_column(column, synthetic.frame[column.name]) for column in synthetic.schema]
-    buffer = pa.BufferOutputStream()
-    table = pa.table(columns, names=list(synthetic.schema.names))
-    pq.write_table(table, buffer, compression="zstd", store_schema=False)
-    return buffer.getvalue().to_pybytes()
-
-
-def _read_table(content: bytes, schema: Schema, n_rows: int, origin: Any) -> SyntheticTable:
-    if not (origin is None or isinstance(origin, str)):
-        raise ArchiveError("its origin must be text or null")
-    # page checks and declared sizes bound the memory that a malicious member can make the reader allocate
-    file = pq.ParquetFile(io.BytesIO(content), memory_map=False)
-    found = file.schema_arrow
-    expected = [(column.name, _arrow_type(column)) for column in schema]
-    if [(item.name, item.type) for item in found] != expected:
-        raise ArchiveError("the columns of its table do not match its schema")
-    declared = sum(file.metadata.row_group(index).total_byte_size for index in range(file.num_row_groups))
-    if file.metadata.num_rows != n_rows or declared > MAX_BYTES:
-        raise ArchiveError("the number of rows or the size of its table does not match its manifest")
-    table = file.read(use_pandas_metadata=False)
-    frame = pd.DataFrame({column.name: _series(column, table[column.name]) for column in schema})
-    synthetic = SyntheticTable(frame, schema, origin=origin)
-    for name in (column.name for column in schema if isinstance(column, _Numeric)):
-        old, new = (rows[name].to_numpy(dtype=np.float64, na_value=np.nan) for rows in (frame, synthetic.frame))
-        if not np.array_equal(old, new, equal_nan=True):
-            raise ArchiveError("its table has values outside the bounds of its schema")
-    return synthetic
-
-
-def _series(column: Any, values: pa.ChunkedArray) -> pd.Series:
-    if column.kind == "real":
-        if values.null_count:
-            raise ArchiveError(f"its real column {column.name!r} has nulls; missing cells are NaN")
-        return pd.Series(values.to_numpy(), dtype=np.float64)
-    absent = values.is_null().to_numpy().astype(bool)
-    if isinstance(column, _Whole):
-        return pd.Series(pd.arrays.IntegerArray(values.fill_null(0).to_numpy().astype(np.int64), absent))
-    indices = pc.index_in(values, pa.array(column.levels, type=_arrow_type(column)))
-    codes = indices.combine_chunks().fill_null(-1).to_numpy().astype(np.int64)
-    if ((codes < 0) != absent).any():
-        raise ArchiveError(f"its column {column.name!r} has levels that its schema does not declare")
-    return column.from_codes(codes)
 
 
 # --- weights, measurement, statement -----------------------------------------------------------------

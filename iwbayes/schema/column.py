@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from iwbayes.arrays import Array
 from iwbayes.schema.cells import AFTER_REFUSAL
 
+#: Largest number of characters of a column name and of a level: outputs repeat both many times.
+MOST_CHARACTERS = 500
+
 
 class Column:
     """Base class of the column types, with `conform`, `admit`, `encode`, `decode` and feature names."""
@@ -24,7 +27,12 @@ class Column:
         if not isinstance(self.name, str):
             raise TypeError(f"a column name must be a string; got {type(self.name).__name__}.")
         if not self.name or not self.name.isprintable():
-            raise ValueError(f"a column name must be printable and not empty; got {self.name!r}.")
+            raise ValueError(f"a column name must be printable and not empty; got {self.name[:MOST_CHARACTERS]!r}.")
+        if len(self.name) > MOST_CHARACTERS:
+            raise ValueError(
+                f"a column name must have at most {MOST_CHARACTERS} characters; {self.name[:40]!r}... has "
+                f"{len(self.name)}. Use a shorter name."
+            )
         if not isinstance(self.missing, bool):
             raise TypeError(f"{self.name}: missing must be True or False; got {self.missing!r}.")
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from iwbayes.arrays import Array
 from iwbayes.schema import cells
 from iwbayes.schema.cells import AFTER_REFUSAL, dtype_name
-from iwbayes.schema.column import Column
+from iwbayes.schema.column import MOST_CHARACTERS, Column
 
 Level = str | int | bool
 
@@ -215,6 +215,12 @@ class _Levels(Column):
         object.__setattr__(self, "levels", levels)
         if len({type(level) for level in levels}) > 1 or not all(isinstance(x, str | int) for x in levels):
             raise TypeError(f"{self.name}: levels must be all strings, all whole numbers or all booleans.")
+        longest = max(map(len, map(str, levels)), default=0)
+        if longest > MOST_CHARACTERS:
+            raise ValueError(
+                f"{self.name}: levels must have at most {MOST_CHARACTERS} characters; one has {longest}. Use shorter "
+                f"levels."
+            )
         if len(set(levels)) != len(levels):
             raise ValueError(f"{self.name}: levels must be distinct; got {list(levels)!r}.")
         if any(isinstance(level, str) and not level.isprintable() for level in levels):
@@ -378,8 +384,9 @@ class Categorical(_Levels):
     def encode(self, values: pd.Series) -> Array:
         """Encode the values as a one-hot block."""
         codes = self.codes(values)
-        codes = np.where(codes < 0, len(self.levels), codes)
-        return np.eye(len(self.levels) + 1)[codes][:, : len(self.feature_names)]
+        block = np.zeros((len(codes), len(self.levels) + 1))
+        block[np.arange(len(codes)), codes] = 1.0  # the code -1 of a missing cell is the last column
+        return block[:, : len(self.feature_names)]
 
     def decode(self, features: Array) -> pd.Series:
         """Decode features to the level with the largest feature."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from iwbayes._archive import MAX_JSON
 from iwbayes.arrays import Array
 from iwbayes.display import WIDTH, html_table, text_table
 from iwbayes.schema.cells import check_on_undeclared
@@ -23,6 +25,8 @@ __all__ = ["Binary", "Categorical", "Column", "Date", "Integer", "Level", "Real"
 
 #: Column types by their name in a schema file.
 COLUMN_TYPES: dict[str, type[Column]] = {column.kind: column for column in (Real, Integer, Date, Binary, Categorical)}
+#: Largest number of encoded features. Tables of all pairs of more features would not fit into memory.
+MOST_FEATURES = 10_000
 #: Largest number of levels that the description of a column lists; the others are counted.
 _MOST_LEVELS = 40
 
@@ -58,7 +62,8 @@ class Schema(Frozen):
     Raises
     ------
     TypeError, ValueError
-        If a column has a different type, a name appears twice, or there is no column.
+        If a column has a different type, a name appears twice, there is no column, or the columns encode to more than
+        10,000 features.
 
     Examples
     --------
@@ -84,8 +89,13 @@ class Schema(Frozen):
                     f"a schema takes Real, Integer, Date, Binary and Categorical columns; got {type(column).__name__}."
                 )
         self._set(columns=tuple(columns))
+        if self.n_features > MOST_FEATURES:
+            raise ValueError(
+                f"the columns must encode to at most {MOST_FEATURES} features, one for each number and each level; got "
+                f"{self.n_features}. Group rare levels."
+            )
         for label, names in (("column", self.names), ("feature", self.feature_names)):
-            repeated = sorted({name for name in names if names.count(name) > 1})
+            repeated = sorted(name for name, count in Counter(names).items() if count > 1)
             if repeated:
                 raise ValueError(f"{label} names must be distinct; repeated: {repeated}. Rename one.")
 
@@ -301,9 +311,15 @@ class Schema(Frozen):
         """
         is_file = isinstance(source, Path) or (source.strip().endswith(".toml") and "\n" not in source)
         try:
-            text = Path(source).read_text(encoding="utf-8") if is_file else str(source)
+            if is_file:
+                with open(source, "rb") as file:
+                    text = file.read(MAX_JSON + 1).decode("utf-8")
+            else:
+                text = str(source)
+            if len(text) > MAX_JSON:
+                raise ValueError(f"it has more than {MAX_JSON} bytes")
             content = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"the schema is not valid TOML: {error}.") from None
         return cls.from_dict(content)
 

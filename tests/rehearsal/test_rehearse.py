@@ -271,7 +271,7 @@ def test_contents_that_are_no_releases_are_refused(rehearsals, tmp_path):
         path.write_bytes(header + module_of_rehearsals.frame_of(bad))
         with pytest.raises(RehearsalsError, match="contain an invalid release"):
             list(Rehearsals.load(path))
-        with pytest.raises(ValueError, match="recipe cannot be read"):
+        with pytest.raises(RehearsalsError, match="contain an invalid release"):
             _ = Rehearsals.load(path).unrehearsed
 
 

@@ -22,7 +22,7 @@ from iwbayes.distributions import CubeDistribution, GaussianDistribution, Laplac
 from iwbayes.features import FeatureMap
 from iwbayes.features.scores import RowFeatures
 from iwbayes.measurement import Measurement
-from iwbayes.release import FORMAT_VERSION, Release, ReleaseError, file, load
+from iwbayes.release import FORMAT_VERSION, Release, ReleaseError, load
 from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
 from iwbayes.statement import Event, PrivacyStatement
 from iwbayes.tables import SyntheticTable
@@ -554,8 +554,6 @@ def test_compressed_members_and_bombs_are_refused(good, tmp_path):
 
 def test_sizes_are_limited_before_reading(good, monkeypatch):
     monkeypatch.setattr(_archive, "MAX_BYTES", 100)
-    refused(good, "declare more than 100 bytes")
-    monkeypatch.setattr(file, "MAX_BYTES", 100)
     refused(good, "larger than 100 bytes")
 
 
@@ -566,7 +564,7 @@ def test_a_false_size_in_the_directory_is_refused(good, tmp_path):
     content[entry + 20 : entry + 28] = (3 * 2**30).to_bytes(4, "little") * 2
     path = tmp_path / "r.iwb"
     path.write_bytes(content)
-    refused(path, "truncated, damaged|does not match the declared shape")
+    refused(path, f"declare more than its {len(content)} bytes")
 
 
 def test_an_altered_member_is_refused(good, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,7 +47,7 @@ def weight_facts(release: Release, tilt: ReleasedTilt | None) -> dict[str, Any]:
     }
     if measurement is None or features is None:
         return facts
-    facts["noise_ratio"] = float(np.sqrt(measurement.noise.covariance[0, 0] * release.n_private))
+    facts["noise_ratio"] = math.sqrt(measurement.noise.variance * release.n_private)
     if features.never_clips:
         facts["clipped_private"] = facts["clipped_synthetic"] = 0.0
     elif features.flag:

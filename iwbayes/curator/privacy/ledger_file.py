@@ -14,16 +14,15 @@ from typing import Any
 
 from filelock import FileLock
 
-from iwbayes._archive import write_atomically
+from iwbayes._archive import MAX_JSON, write_atomically
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.filters import Cost, begin_rule, rule_from_dict
 from iwbayes.curator.privacy.ledger_record import Charge, LedgerRecord
+from iwbayes.display import one_line
 from iwbayes.statement import ADJACENCIES, INFINITE, NOISE_KINDS, Event
 
 FORMAT = "iwbayes-ledger"
 FORMAT_VERSION = 2
-#: Largest ledger file that is read, in bytes.
-MAX_BYTES = 64 * 2**20
 #: If two processes create one ledger at the same time: seconds that the other one may take to acquire its lock.
 _GRACE = 1.0
 
@@ -126,7 +125,7 @@ class LedgerFile:
         """Read the whole record, or raise; every charge of ``since``, an earlier read, must still be there."""
         try:
             with open(self.path, "rb") as file:
-                content = file.read(MAX_BYTES + 1)
+                content = file.read(MAX_JSON + 1)
         except FileNotFoundError:
             if since is not None:
                 raise LedgerError(
@@ -147,8 +146,8 @@ class LedgerFile:
 
     def _parse(self, content: bytes) -> LedgerRecord:
         try:
-            if len(content) > MAX_BYTES:
-                raise ValueError(f"it is larger than {MAX_BYTES} bytes")
+            if len(content) > MAX_JSON:
+                raise ValueError(f"it is larger than {MAX_JSON} bytes")
             values = json.loads(content)
             if not isinstance(values, dict) or values.get("format") != FORMAT:
                 raise ValueError("it is not a ledger")
@@ -158,7 +157,7 @@ class LedgerFile:
                 raise ValueError("its checksum does not match, because it is damaged or was edited")
             return _from_dict(values)
         except Exception as error:  # any unreadable content gives the same kind of error
-            problem = str(error)[:200].rstrip(".") if isinstance(error, ValueError) else type(error).__name__
+            problem = one_line(str(error)[:200]).rstrip(".") if isinstance(error, ValueError) else type(error).__name__
             raise LedgerError(
                 f"{self.path} cannot be read as a ledger: {problem}. Put back a copy that has all charges. A lost "
                 f"ledger cannot be replaced by a new one, because its whole budget counts as spent."
@@ -177,6 +176,10 @@ class LedgerFile:
             )
         values = _to_dict(record)
         content = json.dumps({**values, "sha256": _digest(values)}, indent=1) + "\n"
+        if len(content) > MAX_JSON:
+            raise LedgerError(
+                f"{self.path} is full: with this charge it would be larger than {MAX_JSON} bytes. Nothing was charged."
+            )
         write_atomically(self.path, content.encode(), overwrite=not begins)
 
 
