@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from iwbayes.display import fill, html_table, wrapped
+from iwbayes.display import fill, html_table, one_line, wrapped
 from iwbayes.schema.cells import check_on_undeclared
 
 #: Sources of privacy noise, from best to worst; a statement shows the worst source used.
@@ -101,6 +101,7 @@ class Event:
     steps: int | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "label", one_line(self.label))
         if self.mechanism not in MECHANISMS:
             raise ValueError(f"mechanism must be one of {MECHANISMS}; got {self.mechanism!r}.")
         finite = math.isfinite(self.epsilon) != (self.mechanism == "none")
@@ -224,8 +225,11 @@ class PrivacyStatement:
     large_delta: int | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "notes", tuple(map(one_line, self.notes)))
         if self.noise not in NOISE_KINDS:
             raise ValueError(f"noise must be one of {NOISE_KINDS}; got {self.noise!r}.")
+        if not (self.rule is None or self.rule in _RULES):
+            raise ValueError(f"rule must be one of {list(_RULES)}, or None; got {self.rule!r}.")
         if self.budget is not None and len(self.budget) != 2:
             raise ValueError(f"budget must be a pair (epsilon, delta); got {self.budget!r}.")
         if self.adjacency not in ADJACENCIES:
@@ -271,7 +275,7 @@ class PrivacyStatement:
             *(f"  Note: {note}" for note in self.notes),
         ]
         if self.rule is not None:
-            lines.append(f"  {_RULES.get(self.rule, self.rule)}")
+            lines.append(f"  {_RULES[self.rule]}")
         if self.budget is not None:
             epsilon, delta = self.budget
             lines.append(f"  All charges to this ledger together stay within ({epsilon:.6g}, {delta:.3g}).")

@@ -12,7 +12,7 @@ from scipy.special import logsumexp
 
 from iwbayes._digest import Sourced, digest
 from iwbayes.arrays import Array
-from iwbayes.display import html_table, number, wrapped
+from iwbayes.display import html_table, number, one_line, wrapped
 from iwbayes.tables import SyntheticTable
 from iwbayes.tails import FiniteVarianceTest, is_tied, psislw, variance_test
 
@@ -88,7 +88,8 @@ class Weights(Sourced):
             raise ValueError("each weight draw needs at least one positive weight; in one draw all weights are zero.")
         log_weights.setflags(write=False)
         object.__setattr__(self, "log_weights", log_weights)
-        object.__setattr__(self, "steps", tuple(self.steps))
+        object.__setattr__(self, "method", one_line(self.method))
+        object.__setattr__(self, "steps", tuple(map(one_line, self.steps)))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -19,6 +19,7 @@ from iwbayes.cli.output import (
     posterior_lines,
     records,
     save_or_rescue,
+    say,
     working,
 )
 from iwbayes.display import fill, text_table, wrapped
@@ -47,7 +48,7 @@ def inspect(release: ReleaseFile, as_json: Json = False, debug: Debug = False) -
         if as_json:
             facts = facts_of(found)
             facts["schema"], facts["recipe"] = found.synthetic.schema.to_dict(), found.recipe
-            typer.echo(json.dumps(facts, indent=1))
+            say(json.dumps(facts, indent=1))
             return
         columns_of = text_table(*column_table(found.synthetic.schema), indent="    ", width=columns())
         lines = []
@@ -60,15 +61,15 @@ def inspect(release: ReleaseFile, as_json: Json = False, debug: Debug = False) -
             )
             lines.append(
                 f"  measured: {measurement.name}, {noise.dim} coordinates, {noise.name} noise with sd "
-                f"{noise.covariance[0, 0] ** 0.5:.4g}" + (known if clipped == clipped else "")
+                f"{noise.variance**0.5:.4g}" + (known if clipped == clipped else "")
             )
             if measurement.held_back is not None:
                 lines.append(f"  held-back test: {measurement.held_back.noise.dim} coordinates")
             if measurement.columns is not None:
                 lines.append(f"  columns and products in early stages: {measurement.columns.noise.dim} coordinates")
         lines += [f"  {name}: {value}" for name, value in settings(found.recipe or {})]
-        typer.echo(f"{found.summary(width=columns())}\n  schema:\n{columns_of}")
-        typer.echo(wrapped("\n".join(lines), width=columns()))
+        say(f"{found.summary(width=columns())}\n  schema:\n{columns_of}")
+        say(wrapped("\n".join(lines), width=columns()))
 
 
 @app.command(
@@ -140,14 +141,14 @@ def fit(
                 "diagnostics": records(checks, "check"),
                 "path": written and str(written),
             }
-            typer.echo(json.dumps(facts, indent=1))
+            say(json.dumps(facts, indent=1))
             return
         title = fill(f"{formula} ({used}), 90 % intervals", later="  ", width=columns()).split("\n")
         star = ["* not calibrated"] if any(name.endswith(" *") for name in shown.index) else []
         below = [*star, "", "diagnostics", *checks.brief(width=columns()).split("\n")]
         below += [] if written is None else [f"written to {written}"]
         room = max(_MOST_LINES - len(title) - len(below) - 1, _FEWEST_PARAMETERS) if on_terminal() else sys.maxsize
-        typer.echo("\n".join([*title, "", *posterior_lines(shown, most=room), *below]))
+        say("\n".join([*title, "", *posterior_lines(shown, most=room), *below]))
 
 
 def _flagged(shown: pd.DataFrame, checks: pd.DataFrame) -> pd.DataFrame:
@@ -196,7 +197,7 @@ def report(
                 )
             content = describe(found, idata, title=title)
         write_atomically(output, content.encode("utf-8"), overwrite=force)
-        typer.echo(f"written to {output}")
+        say(f"written to {output}")
 
 
 @app.command(epilog="Example:\n\n\b\n  iwbayes demo -o iwbayes-demo --seed 2")
@@ -217,5 +218,5 @@ def demo(
             from iwbayes.demo import run_demo
 
             result = run_demo(seed=seed, output=output, progress=progress)
-        typer.echo(str(result))
-        typer.echo(f"Release: {result.files['release']}\nFigure:  {result.files['figure']}")
+        say(str(result))
+        say(f"Release: {result.files['release']}\nFigure:  {result.files['figure']}")

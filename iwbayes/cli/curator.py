@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from iwbayes.cli.app import Debug, Force, Json, LargeDelta, SchemaFile, app
-from iwbayes.cli.output import check_output, columns, errors, facts_of, save_or_rescue
+from iwbayes.cli.output import check_output, columns, errors, facts_of, save_or_rescue, say
 from iwbayes.cli.planning import (
     Adjacency,
     Delta,
@@ -184,7 +184,7 @@ def publish(
             kept |= {"ledger": own if ledger else None, "parts": parts, "n": n, "look": look}
             plan_of = partial(plan_release, declared.admitting(on_undeclared), **settings)
             found = check_release(table, form, declared, plan_of, **kept)
-            typer.echo(json.dumps(found.facts, indent=1) if as_json else wrapped(str(found), width=columns()))
+            say(json.dumps(found.facts, indent=1) if as_json else wrapped(str(found), width=columns()))
             raise typer.Exit(0 if found.fits else 1)
         if table.is_dir():
             stored = stored_rows(table, declared, form, **kept)
@@ -200,11 +200,11 @@ def publish(
             release = publish_table(private, epsilon=epsilon, delta=delta, adjacency=adjacency, **options)  # type: ignore[arg-type]
         written = save_or_rescue(lambda path: release.save(path, overwrite=force), cast(Path, output))
         if ledger is None:
-            typer.echo(NO_LEDGER, err=True)
+            say(NO_LEDGER, err=True)
         if as_json:
-            typer.echo(json.dumps({"path": str(written), **facts_of(release)}, indent=1))
+            say(json.dumps({"path": str(written), **facts_of(release)}, indent=1))
         else:
-            typer.echo(f"{release.summary(width=columns())}\nwritten to {written}")
+            say(f"{release.summary(width=columns())}\nwritten to {written}")
 
 
 @app.command(
@@ -246,10 +246,10 @@ def ledger(
         statement = found.statement()
         if as_json:
             facts = {"path": str(file), "budget": {"epsilon": found.epsilon, "delta": found.delta}, "rule": found.rule}
-            typer.echo(json.dumps({**facts, "left": found.left, "spent": statement.to_dict()}, indent=1))
+            say(json.dumps({**facts, "left": found.left, "spent": statement.to_dict()}, indent=1))
         else:
             epsilon, delta = found.left
-            typer.echo(f"{found!r}\nleft: epsilon {epsilon:.4g} at delta {delta:.3g}\n{statement}")
+            say(f"{found!r}\nleft: epsilon {epsilon:.4g} at delta {delta:.3g}\n{statement}")
 
 
 def _grid(user: str | None, rows_per_user: str | None) -> list[int]:

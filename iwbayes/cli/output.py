@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from iwbayes.display import WIDTH, text_table, wrapped
+from iwbayes.display import WIDTH, printable, text_table, wrapped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(__file__).parent.parent
 _NOT_CALIBRATED = "not calibrated:"
+
+
+def say(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print a text, with each character that is not printable escaped: it may come from a file."""
+    typer.echo(printable(text), err=err, nl=nl)
 
 
 def facts_of(release: Release) -> dict[str, Any]:
@@ -93,7 +98,7 @@ def save_or_rescue(save: Callable[[Path], Any], path: Path) -> Path:
         with suppress(OSError):
             rescue = Path(tempfile.mkdtemp(prefix="iwbayes-", dir=folder)) / path.name
             save(rescue)
-            typer.echo(f"warning: {one_line(refused)} It was written to {rescue} instead.", err=True)
+            say(f"warning: {one_line(refused)} It was written to {rescue} instead.", err=True)
             return rescue
     raise refused
 
@@ -161,7 +166,7 @@ def errors(debug: bool, *, private: bool = False) -> Iterator[None]:
         said = " ".join(text.split())
         if _NOT_CALIBRATED in said:  # the diagnostics give the reasons and the advice
             said = f"{said.split(_NOT_CALIBRATED)[0]}{_NOT_CALIBRATED} see the advice in the diagnostics"
-        typer.echo(_for_reading(f"warning: {said}"), err=True)
+        say(_for_reading(f"warning: {said}"), err=True)
 
     with warnings.catch_warnings():
         warnings.showwarning = show_warning  # type: ignore[assignment]
@@ -171,7 +176,7 @@ def errors(debug: bool, *, private: bool = False) -> Iterator[None]:
             raise
         except KeyboardInterrupt:
             charged = " Charges already made to a ledger remain." if private else ""
-            typer.echo(f"interrupted: nothing was written.{charged}", err=True)
+            say(f"interrupted: nothing was written.{charged}", err=True)
             raise typer.Exit(130) from None
         except BrokenPipeError:  # the reader of the output has stopped, for example `| head`
             with suppress(OSError, ValueError):
@@ -179,8 +184,8 @@ def errors(debug: bool, *, private: bool = False) -> Iterator[None]:
             raise typer.Exit(1) from None
         except Exception as error:  # the outermost frame of a program
             if debug:
-                typer.echo("".join(traceback.format_tb(error.__traceback__)), err=True, nl=False)
-            typer.echo(_for_reading(f"error: {message_of(error, private)}"), err=True)
+                say("".join(traceback.format_tb(error.__traceback__)), err=True, nl=False)
+            say(_for_reading(f"error: {message_of(error, private)}"), err=True)
             raise typer.Exit(1) from None
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from iwbayes.cli.app import Debug, Json, SchemaFile, app
-from iwbayes.cli.output import columns, errors, finite, working
+from iwbayes.cli.output import columns, errors, finite, say, working
 from iwbayes.display import text_table, wrapped
 
 if TYPE_CHECKING:
@@ -92,12 +92,12 @@ def schema(
     """
     with errors(debug):
         if file is None:
-            typer.echo(TEMPLATE, nl=False)
+            say(TEMPLATE, nl=False)
             return
         from iwbayes.schema import Schema
         from iwbayes.schema.schema import column_table
 
-        typer.echo(text_table(*column_table(Schema.from_toml(file)), width=columns()))
+        say(text_table(*column_table(Schema.from_toml(file)), width=columns()))
 
 
 @app.command(
@@ -152,7 +152,7 @@ def plan(
         if formula is None:
             one: Any = epsilon[0] if len(epsilon) == 1 else epsilon
             alone = plan_release(declared, n, epsilon=one, **options)
-            typer.echo(json.dumps(_plan_facts(alone), indent=1) if as_json else wrapped(str(alone), width=columns()))
+            say(json.dumps(_plan_facts(alone), indent=1) if as_json else wrapped(str(alone), width=columns()))
             return
         with working("simulating releases"):
             options |= {"random_seed": seed, "progressbar": False, "family": family}
@@ -166,9 +166,9 @@ def plan(
                 }
                 for planned in found.plans
             ]
-            typer.echo(json.dumps({"formula": formula, "n": n, "rows": found.rows_from, "plans": answers}, indent=1))
+            say(json.dumps({"formula": formula, "n": n, "rows": found.rows_from, "plans": answers}, indent=1))
         else:
-            typer.echo(found.summary(width=columns()))
+            say(found.summary(width=columns()))
 
 
 def named_weights(

@@ -25,7 +25,7 @@ import numpy as np
 
 from iwbayes._archive import ArchiveError, write_atomically
 from iwbayes.arrays import Array
-from iwbayes.display import WIDTH, html_table, wrapped
+from iwbayes.display import WIDTH, html_table, one_line, wrapped
 from iwbayes.features.scores import RowFeatures
 from iwbayes.release.file import FORMAT_VERSION, from_bytes, to_bytes
 from iwbayes.release.verdict import judged
@@ -314,8 +314,9 @@ class Release:
 def load(path: str | os.PathLike[str]) -> Release:
     """Read a release file.
 
-    Reading is safe for files from untrusted sources: no code from the file runs, and all content is checked. Checksums
-    detect damage, but not forgery: get the file, or its hash, from a source that you trust.
+    Reading is safe for files from untrusted sources: no code from the file runs, all content is checked, and its size
+    is bounded before it is decoded. In texts, characters that are not printable are escaped. Checksums detect damage,
+    but not forgery: get the file, or its hash, from a source that you trust.
 
     Parameters
     ----------
@@ -361,7 +362,7 @@ def load(path: str | os.PathLike[str]) -> Release:
         if "newer" in problem
         else "Ask its publisher for the file again, and compare the SHA-256 of both files."
     )
-    raise ReleaseError(f"{path} cannot be read as an iwbayes release: {problem}. {remedy}")
+    raise ReleaseError(one_line(f"{path} cannot be read as an iwbayes release: {problem}. {remedy}"))
 
 
 def _whole(name: str, value: Any) -> int:
@@ -373,12 +374,20 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _plain(recipe: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return a copy of the recipe as plain JSON values, as its file stores it."""
+    """Return a copy of the recipe as plain JSON values, as its file stores it; each text becomes one printable line."""
     if recipe is None:
         return None
     if not isinstance(recipe, dict):
         raise TypeError(f"recipe must be a dict or None; got {type(recipe).__name__}.")
     try:
-        return json.loads(json.dumps(recipe, allow_nan=False))
+        return _in_lines(json.loads(json.dumps(recipe, allow_nan=False)))
     except (TypeError, ValueError, RecursionError):
         raise TypeError("recipe must contain plain JSON values only: text, finite numbers, lists, dicts.") from None
+
+
+def _in_lines(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {one_line(key): _in_lines(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_in_lines(part) for part in value]
+    return one_line(value) if isinstance(value, str) else value

@@ -10,6 +10,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from iwbayes._digest import Sourced, digest
+from iwbayes.display import markup, one_line
 from iwbayes.schema import Schema, check_schema
 from iwbayes.schema.schema import Frozen
 
@@ -75,7 +76,7 @@ class SyntheticTable(Frozen, Sourced):
         self._set(
             frame=conformed,
             schema=schema,
-            origin="outside" if origin is None and already_spent is not None else origin,
+            origin=("outside" if already_spent is not None else None) if origin is None else one_line(origin),
             log_ratio=None if log_ratio is None else _check_log_ratio(log_ratio, len(conformed)),
             already_spent=None if already_spent is None else _check_spent(already_spent),
         )
@@ -98,7 +99,7 @@ class SyntheticTable(Frozen, Sourced):
         return f"SyntheticTable({len(self)} rows: {', '.join(self.schema.names)})"
 
     def _repr_html_(self) -> str:
-        return f"<p>{self!r}</p>" + self.frame.head().to_html()
+        return f"<p>{markup(repr(self))}</p>" + self.frame.head().to_html()
 
 
 def _check_log_ratio(log_ratio: ArrayLike, n: int) -> NDArray[np.float64]:

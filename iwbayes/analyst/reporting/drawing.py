@@ -12,6 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
+from iwbayes.display import printable
+
 #: Colours of Okabe and Ito (2008), which people with any common colour blindness tell apart; yellow is left out
 #: because it is too light on white. Each colour has its own marker.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
@@ -37,8 +39,8 @@ def marker(index: int) -> str:
 
 
 def plain(text: str) -> str:
-    """Escape dollars, which matplotlib would read as mathematics."""
-    return text.replace("$", r"\$")
+    """Escape dollars, which matplotlib would read as mathematics, and characters that are not printable."""
+    return printable(text).replace("$", r"\$")
 
 
 def shortened(text: str, most: int) -> str:

@@ -6,10 +6,9 @@ import base64
 import io
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 from typing import Any
 
-from iwbayes.display import html_table, number
+from iwbayes.display import html_table, markup, number, printable
 
 #: Keys of a recipe that need an explanation, and their explanations.
 _SETTINGS = {"calibration": "joint scale of the parts' epsilons"}
@@ -60,50 +59,50 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-ur
 
 def page(title: str, summary: str, sections: Sequence[tuple[str, str, str]]) -> str:
     """Put a page together: HTML under its title, and sections with an anchor, a heading and HTML."""
-    links = "".join(f'<li><a href="#{anchor}">{escape(heading)}</a></li>' for anchor, heading, _ in sections)
+    links = "".join(f'<li><a href="#{anchor}">{markup(heading)}</a></li>' for anchor, heading, _ in sections)
     body = "".join(
-        f'<section aria-labelledby="{anchor}"><h2 id="{anchor}">{escape(heading)}</h2>\n{content}</section>\n'
+        f'<section aria-labelledby="{anchor}"><h2 id="{anchor}">{markup(heading)}</h2>\n{content}</section>\n'
         for anchor, heading, content in sections
     )
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        f'<link rel="icon" href="data:,">\n<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n'
+        f'<link rel="icon" href="data:,">\n<title>{markup(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n'
         '<a class="skip" href="#main">Skip to the content</a>\n'
-        f'<header><h1>{escape(title)}</h1>{summary}</header>\n<nav aria-label="Sections"><ul>{links}</ul></nav>\n'
+        f'<header><h1>{markup(title)}</h1>{summary}</header>\n<nav aria-label="Sections"><ul>{links}</ul></nav>\n'
         f'<main id="main" tabindex="-1">\n{body}</main>\n</body>\n</html>\n'
     )
 
 
 def paragraph(text: str, kind: str = "") -> str:
     """Paragraph of plain text."""
-    return f"<p{f' class={chr(34)}{kind}{chr(34)}' if kind else ''}>{escape(text)}</p>\n"
+    return f"<p{f' class={chr(34)}{kind}{chr(34)}' if kind else ''}>{markup(text)}</p>\n"
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> str:
     """List of names and values in plain text."""
     return (
         '<dl class="made">'
-        + "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in rows)
+        + "".join(f"<dt>{markup(name)}</dt><dd>{markup(value)}</dd>" for name, value in rows)
         + "</dl>\n"
     )
 
 
 def folded(summary: str, content: str) -> str:
     """HTML that opens with a click or a key; its summary is plain text."""
-    return f"<details><summary>{escape(summary)}</summary>\n{content}</details>\n"
+    return f"<details><summary>{markup(summary)}</summary>\n{content}</details>\n"
 
 
 def bullets(lines: Iterable[str]) -> str:
     """List of plain texts."""
-    return "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>\n"
+    return "<ul>" + "".join(f"<li>{markup(line)}</li>" for line in lines) + "</ul>\n"
 
 
 def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Table of `display.html_table`, in a region that scrolls on narrow screens and can be reached by keyboard."""
     found = html_table(caption, header, rows)
-    return f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(caption)}">{found}</div>\n'
+    return f'<div class="scroll" role="region" tabindex="0" aria-label="{markup(caption)}">{found}</div>\n'
 
 
 def settings(recipe: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -122,8 +121,8 @@ def picture(figure: Any, alt: str, caption: str) -> str:
     with warnings.catch_warnings(), matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "iwbayes"}):
         warnings.filterwarnings("ignore", "Glyph .* missing from")  # the browser's fonts draw the text
         figure.savefig(buffer, format="svg", metadata={"Date": None})
-    data = base64.b64encode(buffer.getvalue()).decode("ascii")
-    image = f'<img src="data:image/svg+xml;base64,{data}" alt="{escape(alt)}">'
+    data = base64.b64encode(printable(buffer.getvalue().decode()).encode()).decode("ascii")
+    image = f'<img src="data:image/svg+xml;base64,{data}" alt="{markup(alt)}">'
     if figure.get_figwidth() > _WIDE:
-        image = f'<div class="scroll wide" role="region" tabindex="0" aria-label="{escape(caption)}">{image}</div>'
-    return f"<figure>{image}<figcaption>{escape(caption)}</figcaption></figure>\n"
+        image = f'<div class="scroll wide" role="region" tabindex="0" aria-label="{markup(caption)}">{image}</div>'
+    return f"<figure>{image}<figcaption>{markup(caption)}</figcaption></figure>\n"
