@@ -24,8 +24,9 @@ from iwbayes.arrays import Array
 
 #: Largest archive, in bytes.
 MAX_BYTES = 4 * 2**30
-#: Largest size of a JSON or TOML text from a file, in bytes. Parsed, a text can need over twenty times as much memory.
-MAX_JSON = 16 * 2**20
+#: Largest size of a JSON or TOML text from a file, in bytes, and largest number of values in it. A value can be two
+#: brackets, and takes about a hundred bytes when it is parsed.
+MAX_TEXT, MAX_VALUES = 16 * 2**20, 2**20
 #: Largest size of the decoded content of a file, in bytes: this many, and these many times the size of the file. Honest
 #: files need less: the weights of a release alone take 8 bytes per row.
 _LEAST_LIMIT, _RATIO = 2**26, 200
@@ -40,6 +41,14 @@ class ArchiveError(ValueError):
 def decoded_limit(file_size: int) -> int:
     """Return the largest size that the compressed content of a file may have when it is decoded, in bytes."""
     return _LEAST_LIMIT + _RATIO * file_size
+
+
+def check_text(content: bytes) -> None:
+    """Raise an ArchiveError if a JSON or TOML text is too large to be parsed."""
+    if len(content) > MAX_TEXT:
+        raise ArchiveError(f"it is larger than {MAX_TEXT} bytes")
+    if max(map(content.count, (b",", b"\n"))) + content.count(b"[") + content.count(b"{") > MAX_VALUES:
+        raise ArchiveError(f"it has more than {MAX_VALUES} values")
 
 
 def pack(members: Mapping[str, bytes]) -> bytes:

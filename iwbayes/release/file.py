@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from iwbayes._archive import MAX_JSON, ArchiveError, pack, pack_arrays, unpack, unpack_arrays
+from iwbayes._archive import ArchiveError, check_text, pack, pack_arrays, unpack, unpack_arrays
 from iwbayes.arrays import Array
 from iwbayes.distributions import DISTRIBUTIONS
 from iwbayes.features import FeatureMap
@@ -59,10 +59,10 @@ def to_bytes(
     manifest["sha256"] = _digest(manifest)
     text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False, default=_plain_number)
     content = text.encode("utf-8")
-    if len(content) > MAX_JSON:
-        raise ValueError(
-            f"schema, statement and settings of a release must fit into {MAX_JSON} bytes; these need {len(content)}."
-        )
+    try:
+        check_text(content)
+    except ArchiveError as error:
+        raise ValueError(f"schema, statement and settings of a release must not be so large: {error}.") from None
     return pack({MANIFEST: content, **members})
 
 
@@ -149,10 +149,11 @@ def _read_manifest(members: dict[str, bytes]) -> dict[str, Any]:
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is not a JSON value")
 
-    if len(members[MANIFEST]) > MAX_JSON:
-        raise ArchiveError(f"its manifest is larger than {MAX_JSON} bytes")
     try:
+        check_text(members[MANIFEST])
         manifest = json.loads(members[MANIFEST].decode("utf-8"), parse_constant=refuse)
+    except ArchiveError as error:
+        raise ArchiveError(f"its manifest cannot be parsed: {error}") from None
     except (ValueError, RecursionError):
         raise ArchiveError("its manifest is not valid JSON") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:

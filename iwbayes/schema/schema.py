@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from iwbayes._archive import MAX_JSON
+from iwbayes._archive import MAX_TEXT, check_text
 from iwbayes.arrays import Array
 from iwbayes.display import WIDTH, html_table, text_table
 from iwbayes.schema.cells import check_on_undeclared
@@ -313,12 +313,11 @@ class Schema(Frozen):
         try:
             if is_file:
                 with open(source, "rb") as file:
-                    text = file.read(MAX_JSON + 1).decode("utf-8")
+                    text = file.read(MAX_TEXT + 1)
             else:
-                text = str(source)
-            if len(text) > MAX_JSON:
-                raise ValueError(f"it has more than {MAX_JSON} bytes")
-            content = tomllib.loads(text)
+                text = str(source).encode()
+            check_text(text)
+            content = tomllib.loads(text.decode("utf-8"))
         except (ValueError, RecursionError) as error:
             raise ValueError(f"the schema is not valid TOML: {error}.") from None
         return cls.from_dict(content)

@@ -20,7 +20,6 @@ from test_release import make_release
 
 from iwbayes import _archive, rehearsals
 from iwbayes.analyst import arviz_compat
-from iwbayes.curator.privacy import ledger_file
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.ledger_file import LedgerError
 from iwbayes.distributions import GaussianDistribution
@@ -28,9 +27,8 @@ from iwbayes.features import FeatureMap
 from iwbayes.features.scores import RowFeatures
 from iwbayes.measurement import Measurement
 from iwbayes.rehearsals import RehearsalFacts
-from iwbayes.release import Release, ReleaseError, file, load, table
+from iwbayes.release import Release, ReleaseError, load, table
 from iwbayes.schema import Binary, Categorical, Real, Schema
-from iwbayes.schema import schema as schema_module
 from iwbayes.statement import Event
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights
@@ -237,18 +235,20 @@ def test_the_bound_leaves_room_for_honest_files(tmp_path):
 # --- texts that are parsed -------------------------------------------------------------------------------
 
 
-def test_texts_are_not_parsed_if_they_are_long(good, tmp_path, monkeypatch):
-    for module in (file, ledger_file, schema_module):
-        monkeypatch.setattr(module, "MAX_JSON", 500)
-    with pytest.raises(ReleaseError, match="its manifest is larger than 500 bytes"):
-        load(good)
-    schema = tmp_path / "s.toml"
-    schema.write_text("#" * 600)
-    with pytest.raises(ValueError, match="the schema is not valid TOML: it has more than 500 bytes"):
+LIMITS = {"MAX_TEXT": "larger than 300 bytes", "MAX_VALUES": "more than 300 values"}
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_texts_are_not_parsed_if_they_are_long_or_have_many_values(good, tmp_path, monkeypatch, limit):
+    schema, path = tmp_path / "s.toml", tmp_path / "people.ledger"
+    schema.write_text("\n" * 400)
+    path.write_text("[" * 400)
+    monkeypatch.setattr(_archive, limit, 300)
+    with pytest.raises(ReleaseError, match=f"its manifest cannot be parsed: it .*{LIMITS[limit]}"):
+        load(forged(good, tmp_path / "r.iwb", lambda manifest: manifest.update(recipe={"a": [[]] * 400})))
+    with pytest.raises(ValueError, match=f"the schema is not valid TOML: it .*{LIMITS[limit]}"):
         Schema.from_toml(schema)
-    path = tmp_path / "people.ledger"
-    path.write_text(" " * 600)
-    with pytest.raises(LedgerError, match="larger than 500 bytes"):
+    with pytest.raises(LedgerError, match=LIMITS[limit]):
         Ledger.open(path)
 
 
@@ -256,12 +256,12 @@ def test_no_file_is_written_that_could_not_be_read(tmp_path, monkeypatch):
     """A ledger that is full keeps what it has, and charges nothing more."""
     ledger = Ledger.open(tmp_path / "people.ledger", epsilon=5.0, delta=1e-6)
     ledger.charge(Event("a", "laplace", 0.5))
-    monkeypatch.setattr(ledger_file, "MAX_JSON", (tmp_path / "people.ledger").stat().st_size + 10)
+    monkeypatch.setattr(_archive, "MAX_TEXT", (tmp_path / "people.ledger").stat().st_size + 10)
     with pytest.raises(LedgerError, match="is full.*Nothing was charged"):
         ledger.charge(Event("b", "laplace", 0.5))
     assert Ledger.open(tmp_path / "people.ledger").spent == (0.5, 0.0)
-    monkeypatch.setattr(file, "MAX_JSON", 100)
-    with pytest.raises(ValueError, match="must fit into 100 bytes"):
+    monkeypatch.setattr(_archive, "MAX_TEXT", 100)
+    with pytest.raises(ValueError, match="must not be so large: it is larger than 100 bytes"):
         make_release().save(tmp_path / "r.iwb")
     assert not (tmp_path / "r.iwb").exists()
 

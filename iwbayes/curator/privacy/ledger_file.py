@@ -14,7 +14,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from iwbayes._archive import MAX_JSON, write_atomically
+from iwbayes._archive import MAX_TEXT, ArchiveError, check_text, write_atomically
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.filters import Cost, begin_rule, rule_from_dict
 from iwbayes.curator.privacy.ledger_record import Charge, LedgerRecord
@@ -125,7 +125,7 @@ class LedgerFile:
         """Read the whole record, or raise; every charge of ``since``, an earlier read, must still be there."""
         try:
             with open(self.path, "rb") as file:
-                content = file.read(MAX_JSON + 1)
+                content = file.read(MAX_TEXT + 1)
         except FileNotFoundError:
             if since is not None:
                 raise LedgerError(
@@ -146,8 +146,7 @@ class LedgerFile:
 
     def _parse(self, content: bytes) -> LedgerRecord:
         try:
-            if len(content) > MAX_JSON:
-                raise ValueError(f"it is larger than {MAX_JSON} bytes")
+            check_text(content)
             values = json.loads(content)
             if not isinstance(values, dict) or values.get("format") != FORMAT:
                 raise ValueError("it is not a ledger")
@@ -175,12 +174,12 @@ class LedgerFile:
                 f"its own ledger."
             )
         values = _to_dict(record)
-        content = json.dumps({**values, "sha256": _digest(values)}, indent=1) + "\n"
-        if len(content) > MAX_JSON:
-            raise LedgerError(
-                f"{self.path} is full: with this charge it would be larger than {MAX_JSON} bytes. Nothing was charged."
-            )
-        write_atomically(self.path, content.encode(), overwrite=not begins)
+        content = (json.dumps({**values, "sha256": _digest(values)}, indent=1) + "\n").encode()
+        try:
+            check_text(content)
+        except ArchiveError as error:
+            raise LedgerError(f"{self.path} is full: with this charge, {error}. Nothing was charged.") from None
+        write_atomically(self.path, content, overwrite=not begins)
 
 
 def _digest(values: dict[str, Any]) -> str:
