@@ -69,6 +69,16 @@ def test_rows_that_used_no_private_row_cost_nothing():
     assert book.events == () and book.statement().certified
 
 
+def test_a_release_of_rows_that_cost_nothing_needs_no_budget():
+    """Also under a ledger that other releases used, and used up."""
+    book = ledger(0.5)
+    iw.publish(private(), epsilon=0.5, delta=1e-6, n_synthetic=100, ledger=book)
+    spent = book.events
+    settings = {"generator": outside(already_spent=(0, 0)), "weights": iw.UniformWeights()}
+    release = iw.publish(private(), epsilon=0.5, delta=1e-6, ledger=book, **settings)
+    assert release.certified and book.events == spent == release.statement.events
+
+
 def test_rows_without_privacy_need_an_endless_budget():
     table = outside(already_spent=(math.inf, 0))
     with pytest.raises(iw.BudgetExceeded, match="infinite"):

@@ -150,7 +150,7 @@ class LedgerRecord:
     def price_of_release(self, events: Sequence[Event], delta: float) -> float:
         """Return the epsilon, at ``delta``, that a release counts as; see `Ledger.price_of_release`."""
         own = self.joint_price(events, delta)[0]
-        if not self.charges or self.plan:
+        if not events or not self.charges or self.plan:
             return own
         charge = self.trial(events, delta)
         # one Gaussian mechanism, plus the events that count to the opening
