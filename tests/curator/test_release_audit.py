@@ -83,6 +83,24 @@ CASES = {
         lambda: {"delta": 0.0, "generator": small_mixture(), "weights": linear(mechanism="cube")}, 3, 0.999
     ),
     "Mixture, zero-out": Case(lambda: {"generator": small_mixture()}, 2, 0.999, binary=True, nulled=True),
+    "AIM": Case(
+        lambda: {"generator": iw.AIM(rounds=2), "weights": linear(test_of_fit=False)}, 3, 0.99, slack=("AIM selection",)
+    ),
+    "AIM, pure": Case(
+        lambda: {"delta": 0.0, "generator": iw.AIM(rounds=2), "weights": linear(mechanism="cube")},
+        3,
+        0.97,
+        slack=("AIM selection",),
+    ),
+    "MST": Case(
+        lambda: {"generator": iw.MST(), "weights": linear(test_of_fit=False)}, 3, 0.99, slack=("MST selection",)
+    ),
+    "MST, pure": Case(
+        lambda: {"delta": 0.0, "generator": iw.MST(), "weights": linear(mechanism="cube")},
+        3,
+        0.98,
+        slack=("MST selection",),
+    ),
     "for models": Case(
         lambda: {"weights": iw.TiltWeights(for_models=["y ~ x0"])},
         2,

@@ -102,6 +102,22 @@ def test_the_rounding_of_a_row_depends_neither_on_its_place_nor_on_how_many_rows
         np.testing.assert_array_equal(features.transform(rows.iloc[part]), whole[part])
 
 
+@pytest.mark.parametrize("name", ["interaction", "categorical", "gaussian"])
+def test_the_features_of_a_row_are_the_same_whether_another_is_far_or_not(name):
+    """To the last bit: with levels of the response, only rows that are far under one of them are centred."""
+    table = synthetic()
+    features = ScoreMap.whitened([MODELS[name].on(table)(np.full(N, 1.0))], table, np.full(N, 1 / N))
+    score = features.scores[0]
+    raw = score(table.frame)[None] if score.response is None else score.outcomes(table.frame).scores
+    norms = np.linalg.norm((raw - features.center) @ features.whitener, axis=2).max(axis=0)
+    far, near = (table.frame[mask].iloc[:60] for mask in (norms > features.bound, norms < 0.99 * features.bound))
+    assert len(far) == len(near) == 60
+    all_far, all_near = features.transform(far), features.transform(near)
+    for chosen in (np.arange(60) == 7, np.arange(60) != 7, np.arange(60) < 30):
+        rows = pd.concat([far, near]).iloc[np.where(chosen, np.arange(60), np.arange(60, 120))]
+        np.testing.assert_array_equal(features.transform(rows), np.where(chosen[:, None], all_far, all_near))
+
+
 @pytest.mark.parametrize(("name", "response"), [("interaction", "b"), ("categorical", "k")])
 def test_clipping_shifts_no_mean_given_the_predictors(name, response):
     """Which is what a model says of its scores: the mean over all that the response could be is zero at the mode."""

@@ -63,15 +63,19 @@ class ReleaseRun:
 
     def compare(self, one: Played, private: PrivateTable, seed: int) -> tuple[list[Loss], tuple[str, ...]]:
         """Replay a run on another table; return the loss of each use, and the other differences."""
+        two, differing = self.replay(one, private, seed)
+        return [] if two is None else _all_losses(one, two), differing
+
+    def replay(self, one: Played, private: PrivateTable, seed: int) -> tuple[Played | None, tuple[str, ...]]:
+        """Replay a run on another table; return it, or None if it requests other noise, and all that differs."""
         try:
             two = self.play(private, seed, one.recorder)
         except Departed as departed:
-            return [], (str(departed),)
+            return None, (str(departed),)
         except Exception as error:  # a release that fails on one table only distinguishes the tables
-            return [], (f"it fails with {type(error).__name__}: {error}",)
+            return None, (f"it fails with {type(error).__name__}: {error}",)
         off = _off_script(one.recorder, two.recorder)
-        differing = (*([off] if off else []), *_differences(one, two))
-        return [] if off else _all_losses(one, two), differing
+        return (None if off else two), (*([off] if off else []), *_differences(one, two))
 
 
 class _SameOrders:

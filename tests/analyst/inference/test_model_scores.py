@@ -15,6 +15,9 @@ from factories import seeded_release, synthetic_table
 from numpy.testing import assert_allclose
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
+from pytensor.scalar.basic import UnaryScalarOp, upgrade_to_float
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.elemwise import Elemwise
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
@@ -244,11 +247,31 @@ def counted(frame):
     return found
 
 
-def python(frame):
-    with pm.Model() as found:
-        rate = pm.math.exp(pm.Normal("b", 0, 1) + Somebodys()(pm.Data("x", frame["x"])))
-        pm.Poisson("visits", rate, observed=frame["visits"])
-    return found
+class SomebodysScalar(UnaryScalarOp):
+    """An operation on single numbers that calls Python."""
+
+    nfunc_spec = ("positive", 1, 1)
+
+    def impl(self, x):
+        return x
+
+    def pullback(self, inputs, outputs, gradients):
+        return gradients
+
+    def grad(self, inputs, gradients):
+        return gradients
+
+
+def calling(op):
+    """A model that applies an operation to a column."""
+
+    def build(frame):
+        with pm.Model() as found:
+            rate = pm.math.exp(pm.Normal("b", 0, 1) + op(pm.Data("x", frame["x"])))
+            pm.Poisson("visits", rate, observed=frame["visits"])
+        return found
+
+    return build
 
 
 def product(frame):
@@ -268,7 +291,7 @@ def failing(frame):
         (joint, "does not factorise over rows"),
         (centred, "does not depend on its own cells alone"),
         (counted, "does not depend on its own cells alone"),
-        (python, "which may call a user's function"),
+        (calling(Somebodys()), "which may call a user's function"),
         (product, "not a function of a single column"),
         (failing, "KeyError"),
         (lambda frame: frame, "must return a pymc.Model or a Bambi model; got DataFrame"),
@@ -281,6 +304,19 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_charged(build, me
             iw.PrivateTable(rows(300, 1), SCHEMA), epsilon=1.0, delta=1e-6, ledger=ledger, for_models=[iw.model(build)]
         )
     assert ledger.events == ()
+
+
+#: Operations of the library that hold one of somebody's.
+HOLDING = {
+    "by element": lambda: Elemwise(SomebodysScalar(upgrade_to_float)),
+    "by row": lambda: Blockwise(Somebodys(), signature="()->()"),
+}
+
+
+@pytest.mark.parametrize("name", HOLDING)
+def test_a_function_inside_another_operation_is_refused_too(name):
+    with pytest.raises(ValueError, match="its density uses Somebodys(Scalar)?, which may call a user's function"):
+        iw.model(calling(HOLDING[name]())).check(SCHEMA)
 
 
 def test_a_function_is_called_with_synthetic_rows_only():
