@@ -20,8 +20,8 @@ IwbayesWarning.columns = 100_000
 LONGEST = (
     "test_pages", "test_pool", "test_notebooks", "test_privacy", "test_calibrate", "test_several_draws",
     "test_reweight", "test_backends", "test_reweight_kinds", "test_docs", "test_gan", "test_audit", "test_mixture",
-    "test_hierarchies", "test_autodiff", "test_contract", "test_cli", "test_secrets", "test_effects", "test_ledger",
-    "test_contribution", "test_logistic",
+    "test_hierarchies", "test_autodiff", "test_contract", "test_same_noise", "test_cli", "test_secrets",
+    "test_effects", "test_ledger", "test_contribution", "test_logistic",
 )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ changes nothing, is no defect.
 import defects_of_algorithms  # noqa: F401 - to fill the list
 import defects_of_generators  # noqa: F401
 import defects_of_ledgers  # noqa: F401
+import defects_of_outputs  # noqa: F401
 from planting import DEFECTS, Defect, Edit
 
 __all__ = ["DEFECTS", "Defect", "Edit"]

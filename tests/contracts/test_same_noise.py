@@ -39,8 +39,13 @@ EPSILON, DELTA = 8.0, 1e-6
 #: Epsilon and values of the bound on the rows of a user.
 BOUNDING, GRID = 1.0, (1, 2)
 
-# --- tables: one row, or all rows of one user, go from one corner of the schema to the other, or lose cells
+# --- tables: one row, or all rows of one user, go from the middle of the schema to its corners, or lose cells
 
+#: Within the clip bound of any features.
+MIDDLE = {
+    "age": 50.0, "income": 8e3, "visits": 1e6, "children": 2, "insured": 0, "sex": "man", "region": "south",
+    "since": np.datetime64("2015-01-01", "s"),
+}  # fmt: skip
 LOW = {
     "age": 0.0, "income": 0.0, "visits": 0.0, "children": 0, "insured": 0, "sex": "woman", "region": "north",
     "since": np.datetime64("2010-01-01", "s"),
@@ -87,17 +92,17 @@ def lazy(frame: pd.DataFrame, **options: Any) -> iw.PrivateTable:
 
 #: By name: the adjacency, and functions that make a table and its neighbours.
 SETTINGS: dict[str, tuple[str, list[Callable[[], iw.PrivateTable]]]] = {
-    "replace-one": ("replace-one", [lambda: plain(LOW), lambda: plain(HIGH), lambda: plain(GAPS)]),
+    "replace-one": ("replace-one", [lambda: plain(MIDDLE), lambda: plain(HIGH), lambda: plain(GAPS)]),
     "zero-out": ("zero-out", [lambda: plain(HIGH), with_null_row]),
-    "replace-user": ("replace-user", [lambda: of_users(LOW), lambda: of_users(HIGH, GAPS, HIGH)]),
-    "Dask": ("replace-one", [lambda: lazy(frame(LOW)), lambda: lazy(frame(HIGH)), lambda: lazy(frame(GAPS))]),
+    "replace-user": ("replace-user", [lambda: of_users(MIDDLE), lambda: of_users(HIGH, GAPS, LOW)]),
+    "Dask": ("replace-one", [lambda: lazy(frame(MIDDLE)), lambda: lazy(frame(GAPS))]),
     "Dask, users": (
         "replace-user",
-        [lambda: lazy(people(LOW), user="person"), lambda: lazy(people(HIGH, GAPS, HIGH), user="person")],
+        [lambda: lazy(people(MIDDLE), user="person"), lambda: lazy(people(HIGH, GAPS, LOW), user="person")],
     ),
 }
 
-# --- algorithms: all that are private
+# --- algorithms that are private
 
 
 def given() -> iw.SyntheticTable:
@@ -218,7 +223,7 @@ def test_neighbours_with_the_same_noisy_values_give_the_same_release(setting, ge
     check_replays(run, *(table() for table in tables))
 
 
-# --- models of one's own
+# --- models that the curator writes
 
 
 def logged(frame: pd.DataFrame) -> pm.Model:
@@ -281,5 +286,5 @@ def test_scores_that_cannot_be_computed_show_nothing_beside_the_noise(model):
             random_seed=SEED, progressbar=False,
         )  # fmt: skip
 
-    tables = (iw.PrivateTable(frame(row)[list(FEW.names)], FEW) for row in (LOW, HIGH, GAPS))
+    tables = (iw.PrivateTable(frame(row)[list(FEW.names)], FEW) for row in (MIDDLE, HIGH, GAPS))
     check_replays(ReleaseRun(publish, EPSILON, DELTA, "replace-one", iw.SeededNoise), *tables)

@@ -1,0 +1,83 @@
+"""Planted defects in which noise is drawn and charged, and something passes beside it; see `defects.py`."""
+
+from planting import plant
+
+# fmt: off
+SAME = "contracts/test_same_noise.py::test_neighbours_with_the_same_noisy_values_give_the_same_release"
+AUDIT = "curator/test_release_audit.py::test_a_release_loses_what_it_states_and_no_more"
+
+# --- exact values where noisy ones were drawn
+
+plant("curator/generators/aim/aim.py", "AIM: noise is drawn and exact counts are used",
+      "NoisyMarginal(chosen, noisy.value.reshape(shape)",
+      "NoisyMarginal(chosen, counts_of(chosen).reshape(shape) * 1.0",
+      f"{SAME}[replace-one: AIM, UniformWeights]", f"{AUDIT}[AIM]")
+plant("curator/generators/aim/mst.py", "MST: noise is drawn and exact counts are used",
+      "NoisyMarginal(columns, part.value.reshape(shape)",
+      "NoisyMarginal(columns, next(coded.rows.count([columns])).reshape(shape) * 1.0",
+      f"{SAME}[replace-one: MST, UniformWeights]", f"{AUDIT}[MST]")
+FILE = "curator/generators/tables/counts.py"
+plant(FILE, "counts: noise is drawn and exact counts are used",
+      "return [NoisyCounts(part, variance) for part in parts]",
+      "return [NoisyCounts(part * 1.0, variance) for part in counts]",
+      f"{SAME}[replace-one: BayesNet, UniformWeights]")
+plant(FILE, "Mixture: noise is drawn and exact counts are used",
+      "return laplace(counts, sensitivity=rows * moved, **settings)",
+      "return laplace(counts, sensitivity=rows * moved, **settings)._replace(value=counts * 1.0)",
+      f"{SAME}[replace-one: Mixture, UniformWeights]")
+plant("curator/training/dpsgd.py", "steps: noise is drawn and exact gradients are used",
+      "            flat = self._noise.floating_gaussian(", "            self._noise.floating_gaussian(",
+      f"{SAME}[replace-one: DPGAN, UniformWeights]")
+plant("curator/generators/pate/teachers.py", "PATEGAN: noise is drawn and exact votes are used",
+      "return noisy / (self._grid * self._teachers.n)", "return self._teachers._count(rows) / self._teachers.n",
+      f"{SAME}[replace-one: PATEGAN, UniformWeights]")
+plant("curator/contribution.py", "contributions: noise is drawn and rows are counted exactly",
+      "np.clip(noisy, private.n_users", "np.clip(int(total[0]), private.n_users",
+      f"{SAME}[replace-user: BayesNet, UniformWeights]")
+plant("curator/estimators/tilting/measuring.py", "tilt: noise is drawn and the exact mean is used",
+      "Measurement(name, noisy.value / n,", "Measurement(name, total * step / n,",
+      f"{SAME}[replace-one: GivenTable, TiltWeights]")
+plant("curator/estimators/logistic.py", "logistic: noise is drawn and exact coefficients are used",
+      "LogisticRatio(noisy.value, facts.schema", "LogisticRatio(exact, facts.schema",
+      f"{SAME}[replace-one: GivenTable, LogisticWeights]")
+plant("curator/estimators/output.py", "output noise: noise is drawn and exact log weights are used",
+      "Weights(noisy.value + shift", "Weights(exact + shift", f"{SAME}[replace-one: GivenTable, OutputNoiseWeights]")
+plant("curator/estimators/beta.py", "beta: noise is drawn and exact slopes are used",
+      "np.maximum(noisy.value / limit, 0.0)", "np.maximum(exact / limit, 0.0)",
+      f"{SAME}[replace-one: GivenTable, BetaCalibratedWeights]")
+
+# --- texts, warnings and outputs that follow from private rows
+
+plant("curator/estimators/tilting/tilt.py", "text: a tilt tells the exact share of clipped rows",
+      '{models}{name})", measurement=measurement)',
+      '{models}{name}), {(design.features.transform(fit.private.frame)[:, -1] > 0).mean():.4f} clipped", '
+      "measurement=measurement)", f"{SAME}[replace-one: GivenTable, TiltWeights]")
+plant("curator/estimators/tilting/staged.py", "text: a staged tilt tells the exact share of clipped rows",
+      'f"{self.label}({what})", measurement=measurement)',
+      'f"{self.label}({what}), {(scores.transform(fit.private.frame)[:, -1] > 0).mean():.4f} clipped", '
+      "measurement=measurement)", f"{SAME}[replace-one: GivenTable, StagedTilt]")
+plant("curator/pipeline.py", "outputs: a cell is printed",
+      'step("sampling synthetic rows")', 'step("sampling synthetic rows"); print(private.frame.iloc[0, 1])',
+      f"{SAME}[replace-one: BayesNet, UniformWeights]")
+plant("curator/pipeline.py", "outputs: a cell is logged",
+      'step("sampling synthetic rows")',
+      'step("sampling synthetic rows"); __import__("logging").warning("%s", private.frame.iloc[0, 1])',
+      f"{SAME}[replace-one: BayesNet, UniformWeights]")
+SILENT = "contracts/test_same_noise.py::test_scores_that_cannot_be_computed_show_nothing_beside_the_noise"
+plant("features/scores.py", "warnings: scores of private rows warn", "with one_blas_thread(), quietly():",
+      "with one_blas_thread():", f"{SILENT}[careless]")
+
+# --- rows that depend on each other, and functions that nobody looked into
+
+plant("features/scores.py", "tilt: rows are centred by whether another is far", "phi = self.clip(unclipped)",
+      "phi = self.clip(unclipped - 0.1 * bool(far.size))",
+      "features/test_scores.py::test_the_features_of_a_row_are_the_same_whether_another_is_far_or_not[interaction]")
+plant("features/scores.py", "tilt: all rows are centred if any is far", "unclipped[far[",
+      "unclipped = unclipped - unclipped.mean(axis=0) if far.size else unclipped\n        unclipped[far[",
+      "features/test_scores.py::test_the_features_of_a_row_are_the_same_whether_another_is_far_or_not[interaction]")
+INSIDE = "analyst/inference/test_model_scores.py::test_a_function_inside_another_operation_is_refused_too"
+plant("analyst/inference/model_scores.py", "models: functions by element are not looked into", '"scalar_op", None',
+      '"no_op", None', f"{INSIDE}[by element]")
+plant("analyst/inference/model_scores.py", "models: functions by row are not looked into", '"core_op", None',
+      '"no_op", None', f"{INSIDE}[by row]")
+# fmt: on
