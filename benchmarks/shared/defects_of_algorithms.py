@@ -99,10 +99,10 @@ UNVERIFIED = (Edit(EXPONENTIAL, "if np.abs(body).max(initial=0) > limit or (size
 TILTS = "curator/test_neighbours.py::test_a_neighbour_never_costs_the_tilt_more_than_its_charge"
 STAGES = "curator/test_neighbours.py::test_a_neighbour_never_costs_a_stage_of_a_tilt_more_than_its_charge"
 plant(FILE, "tilt: private rows not clipped",
-       "rows = features.transform(block)", "rows = features.with_bound(1e9).transform(block)", TILTS,
+       "features.transform(block)", "features.with_bound(1e9).transform(block)", TILTS,
        more=UNVERIFIED)
 plant(FILE, "tilt: stages measure scores that are not clipped",
-       "rows = features.transform(block)", "rows = features.with_bound(1e9).transform(block)", STAGES,
+       "features.transform(block)", "features.with_bound(1e9).transform(block)", STAGES,
        more=UNVERIFIED)
 FILE = "features/scores.py"
 plant(FILE, "tilt: centred scores are not clipped again", "self.clip(own)[:, : self.n_coordinates]", "own",
@@ -134,10 +134,11 @@ plant(FILE, "score test: an unsure curvature keeps the normal", "unsure[path.par
 FILE = "analyst/inference/model_scores.py"
 OF_MODELS = "analyst/inference/test_model_scores.py"
 ALONE = f"{OF_MODELS}::test_the_scores_of_a_row_depend_on_this_row_alone[offset]"
-plant(FILE, "models: scores that look at other rows", "scores[np.logical_not(known)] = np.nan",
-       "scores[np.logical_not(known)] = np.nan; scores -= scores.mean(axis=0)", ALONE)
-plant(FILE, "models: rows that a model does not know are others", "scores[np.logical_not(known)] = np.nan", "pass",
+plant(FILE, "models: scores that look at other rows", "undefined = ~(known &",
+       "scores -= scores.mean(axis=0); undefined = ~(known &", ALONE)
+plant(FILE, "models: rows that a model does not know are others", "undefined = ~(known &", "undefined = ~(True &",
        f"{OF_MODELS}::test_a_row_that_the_model_has_no_number_for_is_zero_and_counts_as_clipped")
+FILE = "analyst/inference/row_graph.py"
 plant(FILE, "models: an invalid parameter of a private row is an error", "isinstance(node.op, CheckAndRaise)", "False",
        f"{OF_MODELS}::test_a_row_that_the_model_has_no_number_for_is_zero_and_counts_as_clipped")
 plant(FILE, "models: functions of somebody's see private rows", "if not _is_known(op):", "if False:",

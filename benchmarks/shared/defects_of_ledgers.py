@@ -164,7 +164,8 @@ plant(FILE, "accounting: scale of a release above its budget",
 FILE = "curator/privacy/ledger.py"
 plant(FILE, "ledger: no charge is recorded", "record.after(record.admit(events, delta)))", "record)",
        "curator/privacy/test_mechanisms.py::test_each_mechanism_charges_exactly_one_event_before_it_draws")
-plant(FILE, "ledger: parts of a release are not paid", "        self._pay_once()\n", "",
+plant(FILE, "ledger: parts of a release are taken twice",
+       "        self._take(events)\n        return _Account", "        return _Account",
        "curator/privacy/test_permit.py::test_parts_of_a_release_take_what_was_charged_and_no_more")
 plant(FILE, "ledger: charges are not written to the file",
        "                self._file.write(record)\n", "                pass\n",

@@ -76,8 +76,44 @@ plant("features/scores.py", "tilt: all rows are centred if any is far", "unclipp
       "unclipped = unclipped - unclipped.mean(axis=0) if far.size else unclipped\n        unclipped[far[",
       "features/test_scores.py::test_the_features_of_a_row_are_the_same_whether_another_is_far_or_not[interaction]")
 INSIDE = "analyst/inference/test_model_scores.py::test_a_function_inside_another_operation_is_refused_too"
-plant("analyst/inference/model_scores.py", "models: functions by element are not looked into", '"scalar_op", None',
-      '"no_op", None', f"{INSIDE}[by element]")
-plant("analyst/inference/model_scores.py", "models: functions by row are not looked into", '"core_op", None',
-      '"no_op", None', f"{INSIDE}[by row]")
+GRAPH = "analyst/inference/row_graph.py"
+plant(GRAPH, "models: functions by element are not looked into", '("scalar_op", "core_op")', '("core_op",)',
+      f"{INSIDE}[by element]")
+plant(GRAPH, "models: functions by row are not looked into", '("scalar_op", "core_op")', '("scalar_op",)',
+      f"{INSIDE}[by row]")
+
+# --- rows that decide whether a release succeeds, or what it costs
+
+DOMAIN = ("analyst/inference/test_row_graph.py::"
+          "test_a_row_outside_the_domain_of_a_model_has_no_scores_and_affects_no_other_row")
+plant(GRAPH, "models: an index may be out of range", "pt.clip(at, 0, size - 1)", "at", f"{DOMAIN}[index]")
+plant(GRAPH, "models: a negative index counts from the end", "[pt.all(pt.ge(at, 0)), pt.all(pt.lt(at, size))]",
+      "[pt.all(pt.lt(at, size))]", f"{DOMAIN}[index_above_the_smallest]")
+plant(GRAPH, "models: an invalid parameter is used", "if condition in of_cells]", "if False]", f"{DOMAIN}[scale]")
+plant(GRAPH, "models: whole numbers are divided by zero", "pt.switch(divides, inputs[1], 1)", "inputs[1]",
+      "analyst/inference/test_row_graph.py::"
+      "test_a_row_outside_the_domain_of_a_model_does_not_decide_whether_a_release_succeeds[divisor]")
+plant("analyst/weighting/other_rows.py", "models: a number that a type cannot hold becomes another",
+      "known &= (cast == array)", "known |= (cast == array)", f"{DOMAIN}[index_of_a_small_type]")
+plant("features/scores.py", "scores: a row that fails decides about its block",
+      "except Exception:  # of any kind, whose message may contain a private value",
+      "except ArithmeticError:",
+      "curator/estimators/test_staged.py::test_a_row_whose_scores_fail_counts_as_clipped_and_affects_no_other_row")
+plant("arrays.py", "rounding: the last rows of a block are rounded in another way", "_WHOLE_BLOCK = 64",
+      "_WHOLE_BLOCK = 1",
+      "features/test_scores.py::"
+      "test_the_rounding_of_a_row_depends_neither_on_its_place_nor_on_how_many_rows_there_are[products of columns]")
+plant("curator/queries.py", "query: rows are read before they are charged",
+      "account = ledger.charge_release(*events)\n        codes = target.codes(private.frame[target.name])",
+      "codes = target.codes(private.frame[target.name])\n        account = ledger.charge_release(*events)",
+      "curator/test_publish.py::test_every_use_of_rows_is_charged_before_the_first_look[queried]")
+plant("curator/settings.py", "text: the repr of a function is in the recipe",
+      "return type(algorithm).__name__ if data is None else _words(data)", "return repr(algorithm)",
+      "contracts/test_secrets.py::test_nothing_that_comes_out_holds_a_private_value[drive_models]")
+plant("analyst/inference/model_scores.py", "text: the repr of a model shows its function", "field(repr=False)",
+      "field(repr=True)", "contracts/test_secrets.py::test_nothing_that_comes_out_holds_a_private_value[drive_models]")
+plant("curator/privacy/ledger_record.py", "delta: one over the number of rows is accepted",
+      "if math.isinf(self.epsilon) or self.delta < 1 / n:", "if math.isinf(self.epsilon) or self.delta <= 1:",
+      "curator/test_publish.py::"
+      "test_a_delta_of_one_over_the_number_of_rows_is_refused_where_a_ledger_meets_a_table[weights]")
 # fmt: on
