@@ -230,8 +230,10 @@ def model(
     -----
     The scores of a PyMC model are gradients with respect to its unconstrained parameters. They are computed from the
     graph of a single row, which is repeated over the rows, so no operation can combine two rows. Operations that call
-    Python functions are refused. Rows with scores that are not finite count as clipped. A release stores the name of a
-    function but not the function, so pass the same models to :func:`~iwbayes.rehearse`.
+    Python functions are refused, and operations that may fail for the cells of some rows, such as ``pt.arange`` of a
+    cell. A row outside the model's domain, for example with an index that no parameter has, counts as clipped, as rows
+    do whose scores are not finite. A release stores the name of a function but not the function, so pass the same
+    models to :func:`~iwbayes.rehearse`.
 
     The stages are derived in "In stages" on the theory page.
 

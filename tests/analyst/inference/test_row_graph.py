@@ -126,7 +126,7 @@ def test_a_row_outside_the_domain_of_a_model_has_no_scores_and_affects_no_other_
 def test_a_row_outside_the_domain_of_a_model_does_not_decide_whether_a_release_succeeds(mean, capfd, caplog, recwarn):
     public = iw.SyntheticTable(rows(N, 3), SCHEMA, origin="public", already_spent=(0, 0))
     said = []
-    for cells in ({}, HOSTILE[mean]):
+    for cells in ({}, {}, HOSTILE[mean]):  # PyTensor warns when it compiles for the first time
         private = rows(200, 4)
         for name, cell in cells.items():
             private.loc[7, name] = cell
@@ -136,7 +136,7 @@ def test_a_row_outside_the_domain_of_a_model_does_not_decide_whether_a_release_s
         assert release.weights.measurement is not None and np.ptp(release.weights.values) > 0
         said.append((capfd.readouterr(), caplog.text, [str(one.message) for one in recwarn.list], ledger.spent))
         recwarn.clear()
-    assert said[0] == said[1] and said[0][-1][0] == pytest.approx(1.0)
+    assert said[1] == said[2] and said[1][-1][0] == pytest.approx(1.0)
 
 
 @pytest.mark.interpreted
