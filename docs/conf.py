@@ -31,7 +31,8 @@ extensions = [
     "sphinx-mathjax-offline",
 ]
 templates_path = ["_templates"]
-exclude_patterns = ["_build", "_templates", "inventories"]
+# the last one holds the notebooks of the pages that an earlier build ran
+exclude_patterns = ["_build", "_templates", "inventories", "jupyter_execute"]
 html_theme = "furo"
 html_title = f"iwbayes {version}"
 html_static_path = ["_static"]

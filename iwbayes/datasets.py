@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import pandas as pd
 
+from iwbayes._optional import import_optional
 from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
 
 __all__ = ["Simulated", "load_rand_health", "simulate_rand_health", "simulate_table"]
@@ -71,13 +72,7 @@ def load_rand_health() -> tuple[pd.DataFrame, Schema]:
     >>> frame.shape  # doctest: +SKIP
     (20190, 9)
     """
-    try:
-        from statsmodels.datasets import randhie
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            'the RAND table is part of statsmodels, which is not installed. Run: pip install "iwbayes[demo]".'
-        ) from None
-    source = randhie.load_pandas().data
+    source = import_optional("statsmodels.datasets", "the RAND table needs").randhie.load_pandas().data
     rated = source[["hlthg", "hlthf", "hlthp"]].to_numpy()
     index = np.where(rated.any(axis=1), rated.argmax(axis=1) + 1, 0)
     health = pd.Categorical.from_codes(index, categories=list(HEALTH))

@@ -244,8 +244,9 @@ def _private_estimate(formula: str, frame: pd.DataFrame, schema: Schema, family:
         if np.abs(step).max() < 1e-10:
             break
     half = norm.ppf((1 + LEVEL) / 2) * np.sqrt(np.diag(inverse @ scores.T @ scores @ inverse))
-    found = {"mean": estimate, "lower": estimate - half, "upper": estimate + half, "calibrated": pd.NA}
-    return pd.DataFrame({"coefficient": list(design.parameter_names), **found})
+    found = {"mean": estimate, "lower": estimate - half, "upper": estimate + half}
+    table = pd.DataFrame({"coefficient": list(design.parameter_names), **found})
+    return table.assign(calibrated=pd.array([pd.NA] * len(table), dtype="boolean"))  # as `intervals` has it
 
 
 def _fit(formula: str, release: Release, **options: Any) -> pd.DataFrame:

@@ -1,6 +1,6 @@
 """Settings of all tests: one thread for torch, since the tests themselves run side by side; the long tests wait.
 
-Pages run once in CI, guides with the oldest Python and notebooks with a newer one; ``--all-pages`` runs them all.
+Pages and notebooks run with ArviZ 1 in CI, so with a newer Python; ``--all-pages`` runs them with any.
 
 PyTensor does not note in which line a variable was made, which takes a sixth of the time of building a model.
 Warnings are not wrapped, so that tests find words beside each other; those of the documentation wrap them.
@@ -27,7 +27,9 @@ LONGEST = (
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run the tests that are marked as slow, too, and all pages")
-    parser.addoption("--all-pages", action="store_true", help="run the pages that another Python of CI runs, too")
+    parser.addoption(
+        "--all-pages", action="store_true", help="run what another Python of CI runs, too: pages, most often"
+    )
 
 
 def left_out(item: pytest.Item) -> bool:

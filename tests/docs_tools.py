@@ -1,4 +1,6 @@
-"""Code of the project's pages and notebooks."""
+"""Code of the project's pages and notebooks. `newcomer.py` imports this module without pytest."""
+
+from __future__ import annotations
 
 import ast
 import contextlib
@@ -11,10 +13,12 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-import pytest
+from typing import TYPE_CHECKING
 
 from iwbayes._warnings import CalibrationWarning, IwbayesWarning, WeightsWarning
+
+if TYPE_CHECKING:
+    import pytest
 
 ROOT = Path(__file__).parent.parent
 BUILT = ("_build", "generated", "tutorials", "jupyter_execute")
@@ -76,6 +80,8 @@ COLUMNS = 88
 @contextlib.contextmanager
 def warnings_shown(*kinds: type[Warning]) -> Iterator[None]:
     """Print the warnings of some kinds, as readers of a page see them; all others stay errors."""
+    import pytest
+
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(IwbayesWarning, "columns", COLUMNS)
         for kind in kinds:
@@ -130,6 +136,7 @@ def shorten(patch: pytest.MonkeyPatch, page: Path, config: pytest.Config) -> Non
 def run_page(page, folder, config):
     """Names that the blocks of a page leave, and what they print."""
     import matplotlib
+    import pytest
 
     matplotlib.use("Agg")
     space: dict = {}

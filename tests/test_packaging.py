@@ -20,8 +20,10 @@ def test_the_metadata_name_the_extras():
     assert names == {re.match(r"[\w.-]+", line)[0].lower() for line in project["dependencies"]}
     assert not names & {"torch", "statsmodels", "sphinx", "nutpie", "scikit-learn"}
     recipe = (ROOT / "conda" / "meta.yaml").read_text(encoding="utf-8")
-    run = re.findall(r"^    - ([\w-]+) ", recipe[recipe.index("  run:") : recipe.index("test:")], re.M)
-    assert {name.replace("matplotlib-base", "matplotlib") for name in run} == names | {"python"}
+    run = re.findall(r"^    - ([\w-]+) (.+)$", recipe[recipe.index("  run:") : recipe.index("test:")], re.M)
+    bounds = {name.replace("matplotlib-base", "matplotlib"): bound for name, bound in run}
+    assert bounds.pop("python") == project["requires-python"]
+    assert {f"{name}{bound}" for name, bound in bounds.items()} == set(project["dependencies"])
     assert {"Source", "Documentation", "Changelog", "Issues"} <= project["urls"].keys()
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import lazy_loader
 import numpy as np
 import pandas as pd
 import xarray as xr
@@ -26,14 +26,21 @@ ArvizObject: TypeAlias = Any
 
 _LEGACY = int(version("arviz").split(".")[0]) < 1
 
-# The two versions have different signatures, so no type checker can check both. ArviZ 1 is loaded lazily because its
-# import takes as long as PyMC's. Its summaries are in arviz_stats, which does not import Matplotlib.
-_az: Any = lazy_loader.load("arviz")
-_stats: Any = _az if _LEGACY else lazy_loader.load("arviz_stats")
-
-h5py: Any = lazy_loader.load("h5py")
 
 _DIAGNOSTICS = ["mcse_mean", "mcse_sd", "ess_bulk", "ess_tail", "r_hat"]
+
+
+def _arviz() -> Any:
+    """Import ArviZ when it is used: this takes as long as importing PyMC.
+
+    The import is an ordinary one, because a lazily loaded module in ``sys.modules`` breaks imports of other packages.
+    """
+    return import_module("arviz")  # the versions have different signatures: no type checker can check both
+
+
+def _stats() -> Any:
+    """Import the module with ArviZ's summaries; that of ArviZ 1 does not import Matplotlib."""
+    return import_module("arviz" if _LEGACY else "arviz_stats")
 
 
 def make(groups: Mapping[str, xr.Dataset], attrs: Mapping[str, Any] | None = None) -> ArvizObject:
@@ -47,7 +54,7 @@ def make(groups: Mapping[str, xr.Dataset], attrs: Mapping[str, Any] | None = Non
             raise TypeError(f"group {name!r} must be an xarray.Dataset; got {type(dataset).__name__}.")
     kept = {name: dataset for name, dataset in groups.items() if len(dataset.data_vars)}
     if _LEGACY:
-        return _az.InferenceData(attrs=dict(attrs or {}), **kept)
+        return _arviz().InferenceData(attrs=dict(attrs or {}), **kept)
     tree = xr.DataTree.from_dict({f"/{name}": dataset for name, dataset in kept.items()})
     tree.attrs.update(attrs or {})
     return tree
@@ -137,14 +144,16 @@ def load(path: str | os.PathLike[str]) -> ArvizObject:
         raise FileNotFoundError(f"no such file: {os.fspath(path)}. Check the path.")
     _check_size(path)
     if _LEGACY:
-        with _az.rc_context({"data.load": "eager"}):
-            found = _az.from_netcdf(os.fspath(path))
+        with _arviz().rc_context({"data.load": "eager"}):
+            found = _arviz().from_netcdf(os.fspath(path))
     else:
         found = xr.load_datatree(path, engine="h5netcdf")
     return make({name: _in_lines(group(found, name)) for name in group_names(found)}, _lines_of(found.attrs))
 
 
 def _check_size(path: str | os.PathLike[str]) -> None:
+    import h5py
+
     limit = decoded_limit(os.path.getsize(path))
     with h5py.File(path, "r") as file:
         size = 0
@@ -161,6 +170,8 @@ def _check_size(path: str | os.PathLike[str]) -> None:
 
 def _arrays(folder: Any) -> Iterator[Any]:
     """Yield the arrays of an HDF5 group and its groups as often as they have names; refuse links."""
+    import h5py
+
     for name in folder:
         if not isinstance(folder.get(name, getlink=True), h5py.HardLink):
             raise ValueError(
@@ -214,9 +225,9 @@ def summary(
     if _LEGACY:
         tail = (1 - prob) / 2
         functions = {lower: lambda draws: np.quantile(draws, tail), upper: lambda draws: np.quantile(draws, 1 - tail)}
-        table = _stats.summary(idata, var_names, group=group, round_to="none", stat_funcs=functions)
+        table = _stats().summary(idata, var_names, group=group, round_to="none", stat_funcs=functions)
     else:
-        table = _stats.summary(idata, var_names, group=group, round_to="none", ci_kind="eti", ci_prob=prob)
+        table = _stats().summary(idata, var_names, group=group, round_to="none", ci_kind="eti", ci_prob=prob)
         # ArviZ truncates the percentage in its column names to an integer.
         bounds = [name for name in table.columns if name.startswith("eti")]
         table = table.rename(columns=dict(zip(bounds, [lower, upper], strict=True)))
@@ -229,7 +240,7 @@ def rhat_ess(idata: ArvizObject, var_names: list[str] | None = None, *, group: s
 
     The columns are ``r_hat`` (NaN with a single chain), ``ess_bulk`` and ``ess_tail``.
     """
-    table = _stats.summary(idata, var_names, group=group, kind="diagnostics", round_to="none")
+    table = _stats().summary(idata, var_names, group=group, kind="diagnostics", round_to="none")
     return pd.DataFrame(table)[["r_hat", "ess_bulk", "ess_tail"]].astype(float)
 
 
@@ -242,7 +253,7 @@ def plot_pit(values: Mapping[str, np.ndarray], *, prob: float = 0.99) -> np.ndar
     if not _LEGACY:
         group = xr.Dataset({name: ("sample", np.asarray(own)) for name, own in values.items()})
         tree = xr.DataTree.from_dict({"/prior_sbc": group})
-        drawn = _az.plot_ecdf_pit(
+        drawn = _arviz().plot_ecdf_pit(
             tree, group="prior_sbc", sample_dims=["sample"], envelope_prob=prob, backend="matplotlib"
         )
         return np.array([drawn.viz["plot"][name].item() for name in values])
@@ -250,7 +261,7 @@ def plot_pit(values: Mapping[str, np.ndarray], *, prob: float = 0.99) -> np.ndar
 
     _, axes = plt.subplots(1, len(values), figsize=(4 * len(values), 3), squeeze=False, layout="constrained")
     for axis, (name, own) in zip(axes[0], values.items(), strict=True):
-        _az.plot_ecdf(
+        _arviz().plot_ecdf(
             np.asarray(own), eval_points=np.linspace(0, 1, 101)[1:-1], cdf=lambda x: x, difference=True,
             confidence_bands=True, ci_prob=prob, random_state=0, ax=axis,
         )  # fmt: skip

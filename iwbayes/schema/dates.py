@@ -164,7 +164,7 @@ class Date(_Whole):
         return (numbers >= self.lower) & (numbers <= self.upper) & (numbers == np.round(numbers))
 
     def _by_cell(self, values: pd.Series) -> Array:
-        objects = values.to_numpy(dtype=object)
+        objects = values.astype(object).to_numpy()  # to_numpy makes integers of sparse dates in pandas 2
         days = np.fromiter((_day(cell, self.unit) for cell in objects), "datetime64[D]", len(objects))
         numbers = np.fromiter(map(_number, objects), np.float64, len(objects))
         return np.where(self._counts(numbers), numbers, self._since(days))

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from iwbayes._optional import import_optional
 from iwbayes.arrays import IntArray, row_blocks
 from iwbayes.schema import Schema
 from iwbayes.tables.owners import OTHER_OWNERS, Keys, Owners, PartOwners, check_user_column, digest_of
@@ -24,12 +25,7 @@ _OWNERS_AT_ONCE = 16
 
 def import_dask() -> Any:
     """Return the module dask.dataframe; if it is not installed, a ModuleNotFoundError names the extra."""
-    try:
-        import dask.dataframe
-    except ModuleNotFoundError as error:
-        needs = 'Dask frames need the package dask, which is not installed. Run: pip install "iwbayes[dask]".'
-        raise ModuleNotFoundError(needs) from error
-    return dask.dataframe
+    return import_optional("dask.dataframe", "Dask frames need")
 
 
 def slices(frame: pd.DataFrame, *, times: int = 1) -> Iterator[pd.DataFrame]:

@@ -1,6 +1,7 @@
 """The public auditor: valid and sharp bounds where the truth is known, what it observes, and what it refuses."""
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -428,6 +429,6 @@ def test_an_event_may_be_too_probable_on_either_sample():
 def test_a_missing_extra_is_named_before_any_run(monkeypatch):
     schema = iw.Schema(iw.Binary("y"))
     first, second = opposite_corners(schema, 10)
-    monkeypatch.setattr("iwbayes.curator.auditing.evidence.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(ModuleNotFoundError, match=r"Run: pip install \"iwbayes\[audit\]\""):
         audit(BayesNet(), first, second, epsilon=1.0, noise=None)

@@ -121,7 +121,7 @@ def test_what_is_wrong_with_a_folder_is_said_before_a_cell_is_read(folder, monke
     failed(publish(folder, "parts", *output), "3.parquet cannot be read as Parquet")
     (folder / "parts" / "3.parquet").unlink()
     monkeypatch.setitem(sys.modules, "dask", None)
-    monkeypatch.setitem(sys.modules, "dask.dataframe", None)
+    monkeypatch.delitem(sys.modules, "dask.dataframe", raising=False)
     failed(
         publish(folder, "parts", *output),
         'need the package dask, which is not installed. Run: pip install "iwbayes[dask]"',

@@ -13,7 +13,6 @@ def marked(notebook):
 
 
 @pytest.mark.pages("3.12", "3.13")
-@pytest.mark.filterwarnings("ignore:Numba will use object mode")  # of a negative binomial, on PyMC 6
 @pytest.mark.parametrize("notebook", [*map(marked, NOTEBOOKS)], ids=lambda page: page.stem)
 def test_cells_run(notebook, tmp_path, pytestconfig):
     if notebook.stem == "rand_health":

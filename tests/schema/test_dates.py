@@ -112,7 +112,7 @@ def test_schema_files_hold_dates_as_text_or_as_toml_has_them():
     assert schema.to_toml() == text
     assert iw.Schema.from_toml(text) == iw.Schema.from_toml(re.sub(r'"(\d{4}-\d{2}-\d{2})"', r"\1", text)) == schema
     assert "2010-01-15 to 2019-12-31, in months" in str(schema)
-    assert eval(repr(schema), vars(iw)) == schema
+    assert eval(repr(schema), {"Schema": iw.Schema, "Date": iw.Date}) == schema
 
 
 SCHEMA = iw.Schema(

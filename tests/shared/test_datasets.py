@@ -1,6 +1,6 @@
 """Bundled and simulated tables: they keep to their schemas, and the simulations to their truths."""
 
-import builtins
+import sys
 
 import numpy as np
 import pytest
@@ -76,13 +76,7 @@ def test_rand_table_agrees_with_its_source():
 
 
 def test_rand_table_without_statsmodels_says_what_to_install(monkeypatch):
-    real = builtins.__import__
-
-    def blocked(name, *rest):
-        if name.startswith("statsmodels"):
-            raise ModuleNotFoundError(f"No module named {name!r}")
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", blocked)
+    monkeypatch.setitem(sys.modules, "statsmodels", None)
+    monkeypatch.delitem(sys.modules, "statsmodels.datasets", raising=False)
     with pytest.raises(ModuleNotFoundError, match=r'pip install "iwbayes\[demo\]"'):
         load_rand_health()

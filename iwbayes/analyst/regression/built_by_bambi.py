@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from iwbayes._optional import import_optional
 from iwbayes._warnings import CalibrationWarning, IwbayesWarning
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.calibrate import calibrate, check_model
@@ -112,14 +113,9 @@ def build(formula: str, release: Release, family: Any, priors: Any) -> BuiltRegr
     """Let Bambi build the model of a formula on all rows of a release. The arguments are those of `fit`.
 
     Raises ValueError if the response column is missing or wrong for the family, if a column used has missing cells, or
-    if Bambi cannot build the model. Raises ImportError if Bambi is not installed.
+    if Bambi cannot build the model. Raises ModuleNotFoundError if Bambi is not installed.
     """
-    try:
-        import bambi
-    except ImportError as error:
-        raise ImportError(
-            f"Bambi must build the model {formula!r}, but it is not installed. Install iwbayes[bambi]."
-        ) from error
+    bambi = import_optional("bambi", f"the model {formula!r} needs")
     schema, frame = release.synthetic.schema, release.synthetic.frame
     response = formula.partition("~")[0].strip()
     used = _columns(formula, schema)

@@ -65,7 +65,7 @@ def regression(
     ------
     TypeError, ValueError
         If the formula, family, response or a prior is invalid. The message says what is allowed.
-    ImportError
+    ModuleNotFoundError
         If Bambi must build the model and is not installed.
 
     Warns

@@ -36,7 +36,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from iwbayes.curator.auditing.evidence import lower_bounds, require_sklearn
+from iwbayes._optional import import_optional
+from iwbayes.curator.auditing.evidence import lower_bounds
 from iwbayes.curator.auditing.rerun import Subject, rerun
 from iwbayes.curator.plan import check_whole
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier, joint_multiplier
@@ -228,7 +229,7 @@ def audit(
     >>> audit(iw.BayesNet(), first, second, epsilon=1.0, noise=Halved, random_seed=1).passed
     False
     """
-    require_sklearn()  # before hours of runs
+    import_optional("sklearn", "audits need")  # before hours of runs
     epsilon, delta = check_budget(epsilon, delta)
     if adjacency not in ROW_ADJACENCIES:
         raise ValueError(f"adjacency must be one of {list(ROW_ADJACENCIES)}; got {adjacency!r}.")

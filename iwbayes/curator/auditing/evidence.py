@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from importlib.util import find_spec
 from itertools import product
 from typing import NamedTuple
 
@@ -27,14 +26,6 @@ Statistic = Callable[[Array], Array]
 _N_THRESHOLDS, _LEAST_TAIL = 200, 20
 #: Largest number of columns for which a tree is fitted; a tree searches every column, and is slow for more.
 _TREE_WIDTH = 100
-
-
-def require_sklearn() -> None:
-    """Raise a ModuleNotFoundError that names the extra if scikit-learn is not installed."""
-    if find_spec("sklearn") is None:
-        raise ModuleNotFoundError(
-            'audits need the package scikit-learn, which is not installed. Run: pip install "iwbayes[audit]".'
-        )
 
 
 class LowerBounds(NamedTuple):

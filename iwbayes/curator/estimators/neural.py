@@ -86,7 +86,7 @@ class NeuralWeights(RatioLearner[NeuralRatio]):
     ------
     ValueError
         If a setting is outside its range. `fit` raises it for a device that torch does not have; nothing is charged.
-    ImportError
+    ModuleNotFoundError
         From `fit`, if torch is not installed. Nothing is charged.
     RuntimeError
         From `fit`, if the training diverged. The charge stays in the ledger.

@@ -70,7 +70,7 @@ class LedgerFit(Generic[Fitted]):
         ValueError
             If the budget or the schema does not fit the settings, or if the table and the ledger protect different
             units (rows or users). Nothing is charged.
-        ImportError
+        ModuleNotFoundError
             If the generator trains in torch and torch is not installed.
         RuntimeError
             If the training diverged. The charge stays in the ledger.

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from iwbayes._optional import import_optional
+
 if TYPE_CHECKING:
     from torch import Tensor
     from torch import device as Device  # noqa: N812
@@ -37,12 +39,8 @@ MARGIN = 2.0**-20
 
 
 def import_torch(user: str) -> Any:
-    """Return torch, or raise an ImportError that names its user and says how to install it."""
-    try:
-        import torch
-    except ImportError:
-        raise ImportError(f"{user} needs torch. Install it with: pip install 'iwbayes[torch]'") from None
-    return torch
+    """Return torch; if it is not installed, a ModuleNotFoundError names its user and the extra."""
+    return import_optional("torch", f"{user} needs")
 
 
 def trainable(network: Module) -> dict[str, Parameter]:

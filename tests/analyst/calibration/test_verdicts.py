@@ -209,7 +209,6 @@ def test_the_summary_of_a_fit_names_what_is_not_calibrated(of_x):
     assert not [name for name in az.summary(good).index if name.startswith("not_calibrated")]
 
 
-@pytest.mark.filterwarnings("ignore:Numba will use object mode")  # of the derivatives of nu, on PyMC 6
 def test_a_nuisance_parameter_does_not_condemn_the_slopes(quadratic):
     frame = quadratic.synthetic.frame
     with pm.Model() as model:

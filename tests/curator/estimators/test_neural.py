@@ -381,9 +381,7 @@ def test_without_torch_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     private = iw.PrivateTable(frame(30, 1), SCHEMA)
     ledger = seeded_ledger()
-    with pytest.raises(
-        ImportError, match=r"NeuralWeights needs torch. Install it with: pip install 'iwbayes\[torch\]'"
-    ):
+    with pytest.raises(ModuleNotFoundError, match="NeuralWeights needs the package torch, which is not installed"):
         neural().fit(private, iw.SyntheticTable(frame(30, 2), SCHEMA), ledger, **BUDGET)
     assert ledger.events == ()
 

@@ -853,7 +853,7 @@ def test_cuda_where_there_is_none_is_refused_before_the_charge(private):
 def test_without_torch_it_says_what_to_install(private, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     ledger = seeded_ledger()
-    with pytest.raises(ImportError, match=r"DPGAN needs torch. Install it with: pip install 'iwbayes\[torch\]'"):
+    with pytest.raises(ModuleNotFoundError, match="DPGAN needs the package torch, which is not installed"):
         quick().fit(private, ledger, **BUDGET)
     assert ledger.events == ()
 

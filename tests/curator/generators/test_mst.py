@@ -244,7 +244,7 @@ def test_without_mbi_wide_tables_are_refused_before_any_charge(monkeypatch):
     schema = iw.Schema(*(iw.Binary(f"c{i:02d}") for i in range(18)))
     private = iw.PrivateTable(pd.DataFrame(np.zeros((60, 18), dtype=int), columns=schema.names), schema)
     ledger = iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(1))
-    with pytest.raises(ImportError, match="AIM and MST need the package mbi"):
+    with pytest.raises(ModuleNotFoundError, match="AIM and MST need the package mbi"):
         iw.MST().fit(private, ledger, epsilon=1.0, delta=1e-6)
     assert ledger.events == ()
     iw.MST().events(PublicFacts(SCHEMA, 300, 0), epsilon=1.0, delta=1e-6)

@@ -85,7 +85,7 @@ class _Fitted:
         ValueError
             If n is below 1, if the condition has a different length or undeclared levels, or if the generator was
             trained without a condition.
-        ImportError
+        ModuleNotFoundError
             If torch is not installed.
         """
         n = check_sample_size(n)
@@ -169,7 +169,7 @@ class FittedGAN(_Fitted):
         ------
         ValueError
             If the table has a different schema.
-        ImportError
+        ModuleNotFoundError
             If torch is not installed.
         """
         torch = import_torch(self.name)

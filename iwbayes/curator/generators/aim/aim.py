@@ -89,7 +89,7 @@ class AIM(LedgerFit[FittedNetwork]):
     ValueError
         If a setting is outside its range. `events` and `fit` raise it if the workload names unknown columns, or has
         more than 20,000 sets with their subsets.
-    ImportError
+    ModuleNotFoundError
         From `events` and `fit`, if the columns may have more than 100,000 cells together and the package mbi
         (Private-PGM) is not installed.
 

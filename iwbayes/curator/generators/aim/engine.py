@@ -52,7 +52,7 @@ def prior_rows(facts: PublicFacts, epsilon: float, delta: float) -> float:
 
 
 def check_engine(facts: PublicFacts, max_bins: int, n_groups: int) -> None:
-    """Raise ImportError if the columns may have too many cells for a joint table and mbi is not installed."""
+    """Raise ModuleNotFoundError if the columns may have too many cells for a joint table and mbi is not installed."""
     # with users, the number of groups may grow once their rows are bounded
     groups = MOST_GROUPS if facts.n_users is not None else n_groups
     bins = [ColumnBins.of(column, max_bins) for column in facts.schema]

@@ -58,7 +58,7 @@ class MST(LedgerFit[FittedNetwork]):
     ------
     ValueError
         If a setting is outside its range.
-    ImportError
+    ModuleNotFoundError
         From `events` and `fit`, if the columns may have more than 100,000 cells together and the package mbi
         (Private-PGM) is not installed.
 
@@ -106,7 +106,7 @@ class MST(LedgerFit[FittedNetwork]):
         check_whole(self, max_bins=2)
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
-        """Return the events that `fit` will charge. Raise ImportError if mbi is needed and not installed."""
+        """Return the events that `fit` will charge. Raise ModuleNotFoundError if mbi is needed and not installed."""
         epsilon, delta = check_budget(epsilon, delta)
         shares = _shares(len(facts.schema), epsilon, delta)
         check_engine(facts, self.max_bins, _most_groups(facts, shares))

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
+from iwbayes._optional import import_optional
 from iwbayes.arrays import Array
 from iwbayes.curator.generators.aim.estimation import Columns, Potentials, conditional
 from iwbayes.curator.generators.tables.counts import Codes
@@ -27,17 +28,14 @@ _DRAWN = 200_000
 
 @cache
 def require_mbi() -> Any:
-    """Import mbi. Ignore its warnings about JAX. Raise ImportError with the remedy if mbi is not installed."""
+    """Import mbi. Ignore its warnings about JAX. Raise ModuleNotFoundError with the remedy if it is not installed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try:
-            import mbi
-        except ImportError as error:
-            raise ImportError(
-                "AIM and MST need the package mbi, because the columns may have more than 100,000 cells together. "
-                "Install it with: pip install 'iwbayes[aim]', or pass fewer columns or a smaller max_bins."
-            ) from error
-    return mbi
+        return import_optional(
+            "mbi",
+            "the columns may have more than 100,000 cells together; for these, AIM and MST need",
+            ", or pass fewer columns or a smaller max_bins",
+        )
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ class Mixture(LedgerFit["FittedMixture"]):
     ------
     ValueError
         If a setting is outside its range.
-    ImportError
+    ModuleNotFoundError
         From `fit` with ``method="variational"``, if torch is not installed.
 
     Notes

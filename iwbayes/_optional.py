@@ -1,0 +1,37 @@
+"""Import packages that a plain installation lacks; if one is not installed, say which extra brings it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+#: Optional modules: the name of the package, and the extra of iwbayes that installs it.
+EXTRAS = {
+    "bambi": ("bambi", "bambi"),
+    "dask": ("dask", "dask"),
+    "mbi": ("mbi", "aim"),
+    "sklearn": ("scikit-learn", "audit"),
+    "statsmodels": ("statsmodels", "demo"),
+    "torch": ("torch", "torch"),
+}
+
+
+def import_optional(module: str, needed: str, otherwise: str = "") -> Any:
+    """Return an optional module, such as ``dask.dataframe``.
+
+    If its package is not installed, a ModuleNotFoundError names it and its extra. The message begins with `needed`, for
+    example "audits need", and ends with another remedy, `otherwise`. Any other error of the import is raised unchanged:
+    then the package is installed, and something else is wrong.
+    """
+    top = module.partition(".")[0]
+    try:
+        import_module(top)
+    except ModuleNotFoundError as error:
+        if error.name != top:
+            raise
+        package, extra = EXTRAS[top]
+        remedy = f'Run: pip install "iwbayes[{extra}]"{otherwise}.'
+        raise ModuleNotFoundError(
+            f"{needed} the package {package}, which is not installed. {remedy}", name=top
+        ) from None
+    return import_module(module)
