@@ -1,9 +1,8 @@
 """Print constraints for pip: each package that iwbayes and some extras name, at its lower bound in pyproject.toml.
 
-The Python of an environment runs this with the names of the extras; packages of these packages are not constrained.
+The arguments are the names of the extras. Packages that only these packages need are not constrained.
 """
 
-import re
 import sys
 import tomllib
 from pathlib import Path
@@ -14,5 +13,5 @@ project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_t
 lines = project["dependencies"] + [line for extra in sys.argv[1:] for line in project["optional-dependencies"][extra]]
 for wanted in map(Requirement, lines):
     if wanted.marker is None or wanted.marker.evaluate():
-        [lowest] = re.findall(r">=([\w.]+)", str(wanted.specifier))
+        [lowest] = (each.version for each in wanted.specifier if each.operator == ">=")
         print(f"{wanted.name}=={lowest}")
