@@ -1,8 +1,8 @@
 """Coverage study: how often intervals cover known true coefficients, over regressions, sizes, budgets and generators.
 
-    python benchmarks/coverage.py --quick            # a few settings, within 5 minutes on two cores
-    python benchmarks/coverage.py --full             # 54 settings x 400 replications, about three hours on two cores
-    python benchmarks/coverage.py --full --report coverage.md --picture coverage.png     # tables and a figure as well
+    python benchmarks/coverage.py             # a few settings, within 5 minutes on two cores
+    python benchmarks/coverage.py --full      # 54 settings x 400 replications, about three hours on two cores
+    python benchmarks/coverage.py --full --report coverage.md --picture coverage.png    # tables and a figure as well
 
 A setting (a `Cell`) is a regression with coefficients drawn from a seed, numbers of private and synthetic rows, an
 epsilon (delta is 1e-6), and a generator. Each replication simulates private rows and publishes them with seeded noise,
@@ -21,20 +21,18 @@ import json
 import os
 import sys
 import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-# set before numpy loads its linear algebra; coverage.py of this folder would hide the package of that name
-for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(variable, "1")
+# coverage.py of this folder would hide the package of that name
 HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(HERE / "shared"), *(p for p in sys.path if Path(p or ".").resolve() != HERE)]
 
-import warnings  # noqa: E402
-from concurrent.futures import ProcessPoolExecutor  # noqa: E402
-from functools import partial  # noqa: E402
-from multiprocessing import get_context  # noqa: E402
-from typing import Any  # noqa: E402
-
+import command  # noqa: E402, I001 - in shared; before numpy
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 from cells import Cell, Truth, draw_cells  # noqa: E402
@@ -45,7 +43,7 @@ import iwbayes as iw  # noqa: E402
 OURS = "tilt, calibrated"
 NAMED = "tilt for this model, calibrated"
 IN_STAGES = "scores of this model in stages, calibrated"
-REHEARSED = "tilt, 20 rehearsals"
+REHEARSED = "tilt, rehearsals"
 PUBLISHED = "BetaDebiased, 0.1"
 QUICK = ("tilt", PUBLISHED, "5 tables, combined")
 LEVELS = (0.9, 0.5, 0.95)
@@ -58,6 +56,14 @@ FEWER, FEWER_FOR_MODELS = 20, 8
 TABLES = 5
 #: The seed is the name of the commit that fixed the domain's limits: truths and generators were drawn after it.
 CELLS, SEED = 54, 0x4255D45
+#: Settings without --full.
+FEW = [
+    Cell(Truth("logistic3", 1), 2000, 5, 1.0, "BayesNet"),
+    Cell(Truth("logistic3", 2), 10_000, 1, 1.0, "BayesNet"),
+    Cell(Truth("linear", 3), 2000, 1, 2.0, "tilted"),
+    Cell(Truth("poisson", 4), 1000, 1, 5.0, "histograms"),
+    Cell(Truth("logistic5", 5), 500, 5, 0.5, "BayesNet"),
+]
 
 
 def logistic(l2: float, mechanism: str, debias: bool) -> iw.paper.LogisticWeights:
@@ -73,14 +79,22 @@ OTHERS: dict[str, tuple[Any, str]] = {
     "Gaussian logistic": (logistic(0.1, "gaussian", True), "row sandwich"),
     "spherical logistic": (logistic(0.1, "spherical", True), "row sandwich"),
 }
+#: Two settings by the usual studies, one by all others, and what both left.
+SMOKE = (
+    "--cells 2 --rows 300 --replications 2 --picture coverage.png",
+    "--full --cells 1 --rows 1000 --replications 1 --rehearsals 10 --only tilt for_models stages rehearsals plain "
+    f"{' '.join(map(repr, OTHERS))}",
+    "--full --cells 1 --rows 1000 --replications 1 --done --report coverage.md",
+)
 
 
-def studies(cell: Cell) -> dict[str, dict[str, Any]]:
+def studies(cell: Cell, n_rehearsals: int = 20) -> dict[str, dict[str, Any]]:
     """Return the arguments of `coverage_study` by name of the study: the tilt, and one for each other estimator."""
     truth = cell.truth
     model = {"formula": truth.formula, "family": truth.family}
     kinds = ("calibrated", "rehearsals", "row sandwich", "uncalibrated", "unweighted")
     fit = {kind: partial(fit_release, **model, kind=kind) for kind in kinds}
+    fit["rehearsals"] = partial(fit["rehearsals"], n_rehearsals=n_rehearsals)
     common = {
         "simulate": cell.simulate(),
         "generator": cell.make_generator(),
@@ -132,7 +146,7 @@ def run(cell: Cell, name: str, replications: int, *, arguments: argparse.Namespa
         warnings.simplefilter("ignore")
         try:
             found = iw.validation.coverage_study(
-                **studies(cell)[name], n_replications=replications, levels=LEVELS, n_jobs=1,
+                **studies(cell, arguments.rehearsals)[name], n_replications=replications, levels=LEVELS, n_jobs=1,
                 path=file_of(cell, name, arguments), progressbar=False,
             )  # fmt: skip
         except RuntimeError as error:
@@ -162,6 +176,11 @@ def summary(cell: Cell, study: iw.validation.CoverageStudy) -> pd.DataFrame:
     return main.reset_index().assign(cell=cell.name, failed=failed, **settings, generator=cell.generator)
 
 
+def calibrated(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the calibrated tilt's row of each setting; the study of rehearsals has another one."""
+    return rows[rows["method"] == OURS].drop_duplicates("cell")
+
+
 def outside(row: pd.Series, margin: float = 0.0) -> bool:
     """Return whether the mean coverage at 90 % is more than `margin` standard errors outside 87-93 %."""
     low, high = LIMITS[0.9]
@@ -170,7 +189,7 @@ def outside(row: pd.Series, margin: float = 0.0) -> bool:
 
 def verdicts(rows: pd.DataFrame) -> list[str]:
     """Return one line per target of the calibrated tilt, with the result."""
-    ours = rows[rows["method"] == OURS]
+    ours = calibrated(rows)
     if ours.empty:
         return ["the calibrated tilt was not run"]
     bad = ours.apply(outside, axis=1).astype(bool)
@@ -243,7 +262,7 @@ def percent(value: float, error: float | None = None) -> str:
 
 def report(rows: pd.DataFrame) -> str:
     """Return Markdown tables: each setting of the calibrated tilt, medians inside the domain, and every method."""
-    ours = rows[rows["method"] == OURS].sort_values(["truth", "N", "epsilon"])
+    ours = calibrated(rows).sort_values(["truth", "N", "epsilon"])
     head = ("truth", "N", "M", "epsilon", "generator", "n", "kappa", "explained", "misfit", "clipped", "k-hat", "ESS/M",
             "warned", "90 %", "worst coefficient", "50 %", "95 %", "90 %, no warning", "private rows",
             "length")  # fmt: skip
@@ -304,7 +323,7 @@ def draw_picture(rows: pd.DataFrame, path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    ours = rows[rows["method"] == OURS].set_index("cell").sort_values("coverage")
+    ours = calibrated(rows).set_index("cell").sort_values("coverage")
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 5), layout="constrained")
     left.axhspan(*(100 * limit for limit in LIMITS[0.9]), color="0.9", zorder=0, label="87-93 %")
     left.axhline(90, color="0.5", linewidth=1, zorder=0)
@@ -337,19 +356,16 @@ def draw_picture(rows: pd.DataFrame, path: Path) -> None:
         loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=4, fontsize="small", title=f"{OURS}; open: fits warn"
     )
     figure.savefig(path, dpi=130)
+    plt.close(figure)
 
 
 def chosen_cells(arguments: argparse.Namespace) -> list[Cell]:
     """Return all settings of a run, ordered by cost."""
     if arguments.full:
-        return sorted(draw_cells(arguments.cells, arguments.seed), key=lambda cell: cell.n_synthetic)
-    return [
-        Cell(Truth("logistic3", 1), 2000, 5, 1.0, "BayesNet"),
-        Cell(Truth("logistic3", 2), 10_000, 1, 1.0, "BayesNet"),
-        Cell(Truth("linear", 3), 2000, 1, 2.0, "tilted"),
-        Cell(Truth("poisson", 4), 1000, 1, 5.0, "histograms"),
-        Cell(Truth("logistic5", 5), 500, 5, 0.5, "BayesNet"),
-    ]
+        cells = sorted(draw_cells(arguments.cells, arguments.seed), key=lambda cell: cell.n_synthetic)
+    else:
+        cells = FEW[: arguments.cells]
+    return [replace(cell, n_private=arguments.rows) for cell in cells] if arguments.rows else cells
 
 
 def chosen_studies(arguments: argparse.Namespace, replications: int) -> list[tuple[Cell, str, int]]:
@@ -369,49 +385,52 @@ def chosen_studies(arguments: argparse.Namespace, replications: int) -> list[tup
     return found
 
 
-def main() -> None:
-    """Run the studies that are missing and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_true", help="five settings, three methods (the default)")
-    size.add_argument("--full", action="store_true", help="all settings and methods")
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = command.parser(__doc__)
+    parser.add_argument("--full", action="store_true", help="all settings and methods")
     parser.add_argument(
         "--replications", type=int, help="of the tilt; an eighth of them for for_models, a twentieth for others"
     )
+    parser.add_argument("--rehearsals", type=int, default=20, help="of each release, in the study of rehearsals")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("--cells", type=int, default=CELLS, help=f"number of settings of --full; {CELLS} by default")
+    parser.add_argument("--cells", type=int, default=CELLS, help=f"number of settings; {CELLS} of --full by default")
+    parser.add_argument("--rows", type=int, help="private rows of each setting, instead of its own number")
     parser.add_argument("--seed", type=int, default=SEED, help="seed of the settings of --full")
     parser.add_argument("--folder", type=Path, default=Path("coverage_results"))
     parser.add_argument("--report", type=Path, help="write the tables to this file as well")
     parser.add_argument("--picture", type=Path, help="draw coverage and lengths into this file")
     parser.add_argument("--only", metavar="STUDY", nargs="+", help="run these studies, such as tilt, of each setting")
     parser.add_argument("--done", action="store_true", help="compute nothing: show the studies that have results")
-    arguments = parser.parse_args()
+    return command.run(work, parser, SMOKE, argv)
+
+
+def work(arguments: argparse.Namespace) -> int:
+    """Run the studies that are missing and print the tables."""
     replications = arguments.replications or (400 if arguments.full else 60)
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    start, rows = time.perf_counter(), []
+    start, parts = time.perf_counter(), {}
     tasks = chosen_studies(arguments, replications)
     # each process runs whole studies: starting one takes as long as ten replications
-    with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
-        for number, part in enumerate(pool.map(partial(run, arguments=arguments), *zip(*tasks, strict=True)), start=1):
-            rows.append(part)
-            for _, row in part.iterrows() if not arguments.done else ():
-                if row["method"] == "private rows":
-                    continue
-                print(
-                    f"{number}/{len(tasks)} {row.cell}, {row.method}: {percent(row.coverage, row.coverage_se)} %, "
-                    f"length {row.length_ratio:.2f}, warned {percent(row.warned)} %; "
-                    f"{time.perf_counter() - start:.0f} s",
-                    file=sys.stderr, flush=True,
-                )  # fmt: skip
-    found = pd.concat(rows, ignore_index=True)
+    for task, done in command.completed(partial(run, arguments=arguments), tasks, arguments.jobs):
+        part = parts[task] = done.result()
+        for _, row in part.iterrows() if not arguments.done else ():
+            if row["method"] == "private rows":
+                continue
+            print(
+                f"{len(parts)}/{len(tasks)} {row.cell}, {row.method}: {percent(row.coverage, row.coverage_se)} %, "
+                f"length {row.length_ratio:.2f}, warned {percent(row.warned)} %; "
+                f"{time.perf_counter() - start:.0f} s",
+                file=sys.stderr, flush=True,
+            )  # fmt: skip
+    found = pd.concat([parts[task] for task in tasks], ignore_index=True)
     text = report(found)
     print(text)
     if arguments.report:
         arguments.report.write_text(text + "\n")
     if arguments.picture:
         draw_picture(found, arguments.picture)
+    return int(any(part.empty for part in parts.values()))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

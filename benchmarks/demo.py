@@ -9,26 +9,34 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-import pandas as pd
+# coverage.py of this folder would hide the package of that name, which numba imports
+HERE = Path(__file__).resolve().parent
+sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place or ".").resolve() != HERE)]
 
-from iwbayes.demo import CALIBRATED, PRIVATE, run_demo
+import command  # noqa: E402, I001 - in shared; before numpy
+import pandas as pd  # noqa: E402
+
+from iwbayes.demo import CALIBRATED, N_SYNTHETIC, PRIVATE, run_demo  # noqa: E402
 
 TARGET = 0.85
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = command.parser(__doc__)
     parser.add_argument("--seeds", type=int, default=10, help="number of seeds, 1, 2, ... (default: 10)")
-    arguments = parser.parse_args()
-    # a benchmark's own folder comes first on the path, and coverage.py in it hides the package that numba imports
-    here = Path(__file__).resolve().parent
-    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != here]
+    parser.add_argument("--synthetic", type=int, default=N_SYNTHETIC, help="number of synthetic rows")
+    return command.run(work, parser, ("--seeds 1 --synthetic 2000",), argv)
+
+
+def work(arguments: argparse.Namespace) -> int:
+    """Print a line for each seed, and the tables."""
     contained, widths = [], []
     for seed in range(1, arguments.seeds + 1):
         start = time.perf_counter()
-        result = run_demo(seed=seed)
+        result = run_demo(seed=seed, n_synthetic=arguments.synthetic)
         contained.append(result.contained())
         widths.append(relative_widths(result.table))
         counts = ", ".join(f"{name} {count} of {len(contained[-1])}" for name, count in contained[-1].sum().items())

@@ -27,15 +27,14 @@ from __future__ import annotations
 import argparse
 import csv
 import math
-import multiprocessing
 import os
 import resource
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,6 +43,7 @@ from typing import Any, NamedTuple
 HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(HERE / "shared"), *(index for index in sys.path if Path(index or ".").resolve() != HERE)]
 
+import command  # noqa: E402, I001 - in shared; before numpy
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 from data_sets import Data, adult, banknote, load, points  # noqa: E402 - in shared
@@ -59,11 +59,11 @@ MEASURES = ("1-way", "2-way", "W train", "W test", "seconds")
 FIELDS = ("data", "generator", "epsilon", "seed", *MEASURES, "error")
 
 
-def images(folder: Path, n: int = 60_000) -> Data:
+def images(folder: Path, most: int | None = None) -> Data:
     """Simulate 28 x 28 images of 10 classes: scikit-learn's 8 x 8 digits enlarged, moved and jittered at random."""
     from sklearn.datasets import load_digits
 
-    rng, digits = np.random.default_rng(0), load_digits()
+    rng, digits, n = np.random.default_rng(0), load_digits(), most or 60_000
     rows = rng.integers(0, len(digits.target), n)
     large = np.repeat(np.repeat(digits.images / 16, 3, axis=1), 3, axis=2)
     pixels = np.zeros((n, 28, 28))
@@ -103,16 +103,18 @@ class Entry(NamedTuple):
             return str(reason)
         return None
 
-    def make(self, condition: str, seed: int) -> Any:
-        """Build the generator, seeded where it takes a seed."""
+    def make(self, condition: str, seed: int, steps: int | None = None) -> Any:
+        """Build the generator, seeded where it takes a seed, with as many steps of networks as usual, or these."""
         settings = dict(self.settings) | ({"condition": condition} if self.conditional else {})
         names = {field.name for field in fields(self.kind)}
-        options = {"random_seed": seed, "progressbar": False}
+        options = {"random_seed": seed, "progressbar": False} | ({"steps": steps} if steps else {})
         return self.kind(**settings, **{k: v for k, v in options.items() if k in names})
 
-    def sample(self, data: Data, private: iw.PrivateTable, epsilon: float, seed: int) -> iw.SyntheticTable:
+    def sample(
+        self, data: Data, private: iw.PrivateTable, epsilon: float, seed: int, steps: int | None = None
+    ) -> iw.SyntheticTable:
         """Fit, and draw as many rows as there are private ones."""
-        generator = self.make(data.condition, seed)
+        generator = self.make(data.condition, seed, steps)
         delta = (0.0 if generator.pure else DELTA) if self.delta is None else self.delta
         ledger = iw.Ledger(epsilon, DELTA, noise=iw.SeededNoise(seed))
         # a generator without privacy takes any epsilon and charges infinity
@@ -132,13 +134,13 @@ GENERATORS: dict[str, Entry] = {
 }
 
 
-def resampled(data: Data, private: iw.PrivateTable, epsilon: float, seed: int) -> iw.SyntheticTable:
+def resampled(data: Data, private: iw.PrivateTable, epsilon: float, seed: int, steps: int | None) -> iw.SyntheticTable:
     """Draw private rows again: the floor."""
     rows = np.random.default_rng([seed, 1]).integers(0, len(private), len(private))
     return iw.SyntheticTable(private.frame.iloc[rows].reset_index(drop=True), data.schema, origin="private rows")
 
 
-def uniform(data: Data, private: iw.PrivateTable, epsilon: float, seed: int) -> iw.SyntheticTable:
+def uniform(data: Data, private: iw.PrivateTable, epsilon: float, seed: int, steps: int | None) -> iw.SyntheticTable:
     """Draw from nothing but the declaration: the ceiling."""
     rng, n, columns = np.random.default_rng([seed, 2]), len(private), {}
     for column in data.schema:
@@ -170,19 +172,29 @@ class Job(NamedTuple):
     seed: int
 
 
-def run(job: Job, folder: str) -> dict[str, Any]:
+def quietly(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call without warnings."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return function(*arguments)
+
+
+def run(*job: Any, arguments: argparse.Namespace) -> dict[str, Any]:
     """Fit, sample and measure; a refusal is a result as well."""
-    warnings.simplefilter("ignore")
+    return quietly(_run, Job(*job), str(arguments.data), arguments.rows, arguments.steps)
+
+
+def _run(job: Job, folder: str, most: int | None, steps: int | None) -> dict[str, Any]:
     data = load(job.data, folder)
     rows = np.random.default_rng([job.seed, 0]).permutation(len(data.frame))
     n = round(0.8 * len(rows))
     frame = data.schema.conform(data.frame)
-    train, test = (frame.iloc[part].reset_index(drop=True) for part in (rows[:n], rows[n:]))
+    train, test = (frame.iloc[part].reset_index(drop=True) for part in (rows[:n][:most], rows[n:][:most]))
     private = iw.PrivateTable(train, data.schema)
     draw = BASELINES.get(job.generator) or GENERATORS[job.generator].sample
     start = time.perf_counter()
     try:
-        synthetic = draw(data, private, job.epsilon, job.seed).frame
+        synthetic = draw(data, private, job.epsilon, job.seed, steps).frame
     except (ValueError, FloatingPointError, ArithmeticError) as refusal:
         return job._asdict() | dict.fromkeys(MEASURES, math.nan) | {"error": str(refusal).splitlines()[0]}
     seconds = time.perf_counter() - start
@@ -200,7 +212,7 @@ def jobs(arguments: argparse.Namespace) -> Iterator[Job]:
         for data in arguments.data_sets:
             for name in (*BASELINES, *arguments.generators):
                 no_privacy = name in BASELINES or not GENERATORS[name].private
-                yield from (Job(data, name, e, seed) for e in ((math.inf,) if no_privacy else EPSILONS))
+                yield from (Job(data, name, e, seed) for e in ((math.inf,) if no_privacy else arguments.epsilon))
 
 
 def collect(todo: list[Job], arguments: argparse.Namespace) -> pd.DataFrame:
@@ -213,11 +225,10 @@ def collect(todo: list[Job], arguments: argparse.Namespace) -> pd.DataFrame:
             if job in wanted and not isinstance(row["error"], str):  # what failed is tried again
                 done[job] = row | {"error": ""}
     rows, rest = list(done.values()), [job for job in todo if job not in done]
-    with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn")) as pool:
-        for ready in as_completed([pool.submit(run, job, str(arguments.data)) for job in rest]):
-            rows.append(ready.result())
-            if path:
-                write(path, rows[-1])
+    for _, ready in command.completed(partial(run, arguments=arguments), rest, arguments.jobs):
+        rows.append(ready.result())
+        if path:
+            write(path, rows[-1])
     return pd.DataFrame(rows, columns=list(FIELDS))
 
 
@@ -258,7 +269,7 @@ class Large(NamedTuple):
     """One measurement of wall time and peak memory, with what is aimed at."""
 
     generator: str
-    load: Callable[[Path], Data]
+    load: Callable[[Path, int | None], Data]  # from the folder, and most rows
     seconds: float
     gigabytes: float | None = None
     settings: dict[str, Any] = {}  # noqa: RUF012 - never changed
@@ -267,9 +278,19 @@ class Large(NamedTuple):
     on_gpu: float = 120  # seconds aimed at where torch trains on another device
 
 
+def first(read: Callable[[Path], Data]) -> Callable[[Path, int | None], Data]:
+    """Read a data set, its first rows alone where they are counted."""
+
+    def some(folder: Path, most: int | None) -> Data:
+        data = read(folder)
+        return data._replace(frame=data.frame.iloc[:most])
+
+    return some
+
+
 LARGE = {
-    "Adult": Large("BayesNet", adult, 60, 2.0),
-    "Banknote": Large("DPGAN", banknote, 60),
+    "Adult": Large("BayesNet", first(adult), 60, 2.0),
+    "Banknote": Large("DPGAN", first(banknote), 60),
     "60,000 images": Large("DPCGAN", images, 900, settings={"image_shape": (28, 28)}, classify=True),
     "60,000 images, more budget": Large(
         "DPCGAN", images, 900, settings={"image_shape": (28, 28)}, epsilon=10.0, classify=True
@@ -277,17 +298,16 @@ LARGE = {
 }
 
 
-def measure_large(name: str, folder: str, device: str = "cpu") -> str:
-    """Fit and sample once; call it in a fresh process, whose peak memory is then that of this run."""
-    warnings.simplefilter("ignore")
-    case = LARGE[name]
-    data = case.load(Path(folder))
+def measure_large(name: str, arguments: argparse.Namespace) -> str:
+    """Fit and sample once; in a fresh process, whose peak memory is then that of this run."""
+    case, device = LARGE[name], arguments.device
+    data = case.load(arguments.data, arguments.rows)
     private = iw.PrivateTable(data.frame, data.schema)
     entry = GENERATORS[case.generator]
     entry = entry._replace(settings=dict(case.settings) | ({"device": device} if entry.torch else {}))
     before = peak()
     start = time.perf_counter()
-    synthetic = entry.sample(data, private, case.epsilon, 0)
+    synthetic = entry.sample(data, private, case.epsilon, 0, arguments.steps if entry.torch else None)
     seconds = time.perf_counter() - start
     memory = f"peak memory {peak():.2f} GB" + (f" (target {case.gigabytes:g})" if case.gigabytes else "")
     rows, columns = synthetic.frame.shape
@@ -325,14 +345,21 @@ def large(arguments: argparse.Namespace) -> None:
     for name, case in LARGE.items():
         if case.generator not in arguments.generators:
             continue
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-            print(pool.submit(measure_large, name, str(arguments.data), arguments.device).result(), flush=True)
+        print(command.alone(quietly, measure_large, name, arguments, here=arguments.here), flush=True)
 
 
-def main() -> None:
-    """Run what is missing and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+#: All generators on one data set, two more runs after those, and the large tables.
+SMOKE = (
+    "--rows 60 --steps 7 --seeds 1 --csv runs.csv --data-sets Iris --epsilon 1",
+    "--rows 60 --steps 7 --seeds 1 --csv runs.csv --data-sets Iris Boston --generators BayesNet --epsilon 1 6",
+    "--rows 60 --steps 7 --large --here",
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = command.parser(__doc__)
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--epsilon", nargs="+", type=float, default=EPSILONS)
     parser.add_argument("--generators", nargs="+", choices=GENERATORS, default=list(GENERATORS))
     parser.add_argument("--data-sets", nargs="+", choices=DATA_SETS, default=list(DATA_SETS))
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes, one thread each")
@@ -340,19 +367,26 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[2] / "shared" / "data")
     parser.add_argument("--large", action="store_true", help="time and memory on large tables instead")
     parser.add_argument("--device", default="cpu", help="where torch trains on large tables: cpu, cuda")
-    arguments = parser.parse_args()
+    parser.add_argument("--rows", type=int, help="rows in each part of a data set, or of a large table, at most")
+    parser.add_argument("--steps", type=int, help="steps of networks, instead of the usual ones")
+    parser.add_argument("--here", action="store_true", help="large tables in this process: it shares its peak memory")
+    return command.run(work, parser, SMOKE, argv)
+
+
+def work(arguments: argparse.Namespace) -> int:
+    """Run what is missing and print the table."""
     for name in list(arguments.generators):
         if reason := GENERATORS[name].why_not:
             print(f"{name} left out: {reason}")
             arguments.generators.remove(name)
-    for library in ("OMP", "OPENBLAS", "MKL"):
-        os.environ[f"{library}_NUM_THREADS"] = "1"  # for the workers: runs go side by side
     if arguments.large:
         large(arguments)
-        return
+        return 0
     print(f"80 % private, M = N, delta {DELTA:g} where used, {arguments.seeds} seeds: mean ± standard error")
-    print(report(collect(list(jobs(arguments)), arguments)))
+    results = collect(list(jobs(arguments)), arguments)
+    print(report(results))
+    return int(results["error"].astype(bool).any())
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -2,6 +2,7 @@
 
     python benchmarks/golden.py             compare with the record of this Python's stack
     python benchmarks/golden.py --record    write that record anew
+    python benchmarks/golden.py --only "default_format4/fit/*/laplace" logistic_format1/fit
 
 The releases in ``benchmarks/golden`` were made by the commits that wrote their formats (1 and 3: d52b76b, 2: a51b0e4,
 4: 644f5e6), the record when what nobody tested became part of the formula's intervals; before, it was that of 644f5e6,
@@ -17,13 +18,16 @@ import json
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:] = [folder for folder in sys.path if Path(folder or ".").resolve() != HERE]  # coverage.py is not coverage
+# coverage.py is not coverage
+sys.path[:] = [str(HERE / "shared"), *(folder for folder in sys.path if Path(folder or ".").resolve() != HERE)]
 
+import command  # noqa: E402, I001 - in shared; before numpy
 import numpy as np  # noqa: E402
 import xarray as xr  # noqa: E402
 
@@ -38,7 +42,12 @@ NUMBERS = (
     "cut_directions", "prior_directions", "pareto_k", "ess", "n_private", "n_synthetic", "clipped_private",
     "clipped_synthetic", "noise_ratio", "kappa_bound", "dispersion_max", "weight_draws",
 )  # fmt: skip
-SETTINGS = {"draws": 400, "chains": 2, "random_seed": 1, "progressbar": False}
+SETTINGS = {"chains": 2, "random_seed": 1, "progressbar": False}
+#: Fits of all families, and a model of PyMC, to one release; then two of them again. Other models compile for longer.
+SMOKE = (
+    "--record --folder . --draws 20 --only 'default_format3/[fd]*' '*/calibrate/logistic' logistic_format1/fit",
+    "--folder . --draws 20 --only default_format3/fit/bernoulli/laplace logistic_format1/fit",
+)
 
 Found = dict[str, dict[str, Any]]
 
@@ -78,16 +87,17 @@ def of_posterior(name: str, idata: Any, *, wanted: list[str] | None = None) -> F
     return found
 
 
-def fits(name: str, release: iw.Release) -> Iterator[tuple[str, Callable[[], Found]]]:
+def fits(name: str, release: iw.Release, draws: int) -> Iterator[tuple[str, Callable[[], Found]]]:
     """Regressions of the four families by all methods, with criticism and quantities of some."""
     for family, formula in MODELS.items():
         for method in ("laplace", "nuts"):
 
             def run(family: str = family, formula: str = formula, method: str = method) -> Found:
-                idata = iw.fit(formula, release, family=family, method=method, **SETTINGS)
+                how = {**SETTINGS, "family": family, "method": method, "draws": draws}
+                idata = iw.fit(formula, release, **how)
                 found = of_posterior(f"{name}/fit/{family}/{method}", idata)
                 if method == "laplace":
-                    plain = iw.fit(formula, release, family=family, method=method, calibrate="none", **SETTINGS)
+                    plain = iw.fit(formula, release, calibrate="none", **how)
                     found |= criticism(f"{name}/{family}", plain, release)
                     found |= quantities(f"{name}/{family}", idata, release, family)
                 return found
@@ -116,7 +126,7 @@ def quantities(name: str, idata: Any, release: iw.Release, family: str) -> Found
     return found if family == "gaussian" else found | of_posterior(f"{name}/ratios", iw.odds_ratios(idata))
 
 
-def models(name: str, release: iw.Release) -> Iterator[tuple[str, Callable[[], Found]]]:
+def models(name: str, release: iw.Release, draws: int) -> Iterator[tuple[str, Callable[[], Found]]]:
     """PyMC models, calibrated and pooled."""
     import pymc as pm
 
@@ -150,10 +160,14 @@ def models(name: str, release: iw.Release) -> Iterator[tuple[str, Callable[[], F
         def run(build: Callable[[], pm.Model] = build, label: str = label) -> Found:
             weighted = iw.reweight(build(), release.weights, total=release.n_private)
             options = {"compute_convergence_checks": False, "progressbar": False}
-            idata = pm.sample(200, tune=300, chains=2, cores=1, random_seed=1, model=weighted, **options)
+            idata = pm.sample(
+                draws // 2, tune=3 * draws // 4, chains=2, cores=1, random_seed=1, model=weighted, **options
+            )
             found = of_posterior(f"{name}/calibrate/{label}", iw.calibrate(idata, weighted, release, random_seed=2))
             if label != "linear":
-                pooled = iw.pool(weighted, release, n_draws=20, draws=200, chains=2, random_seed=3)
+                pooled = iw.pool(
+                    weighted, release, n_draws=max(draws // 20, 2), draws=draws // 2, chains=2, random_seed=3
+                )
                 found |= of_posterior(f"{name}/pool/{label}", pooled)
             return found
 
@@ -161,7 +175,7 @@ def models(name: str, release: iw.Release) -> Iterator[tuple[str, Callable[[], F
 
     def pooled_fit() -> Found:
         """Fits to weights that are drawn, four times: what their records say follows with chance."""
-        options = {**SETTINGS, "family": "bernoulli", "calibrate": "pool"}
+        options = {**SETTINGS, "draws": draws, "family": "bernoulli", "calibrate": "pool"}
         each = [
             of_posterior(f"{name}/fit pool", iw.fit(MODELS["bernoulli"], release, **{**options, "random_seed": seed}))
             for seed in (1, 2, 3, 4)
@@ -174,22 +188,22 @@ def models(name: str, release: iw.Release) -> Iterator[tuple[str, Callable[[], F
     yield f"{name}/fit pool", pooled_fit
 
 
-def all_runs() -> Iterator[tuple[str, Callable[[], Found]]]:
+def all_runs(draws: int) -> Iterator[tuple[str, Callable[[], Found]]]:
     """Every entry of the record, with what makes it."""
     for name in RELEASES:
         release = iw.load(FOLDER / f"{name}.iwb")
         if name in ("default_format4", "default_format3"):
-            yield from fits(name, release)
+            yield from fits(name, release, draws)
         else:
             yield (
                 f"{name}/fit",
                 lambda release=release, name=name: of_posterior(
                     f"{name}/fit/bernoulli/laplace",
-                    iw.fit(MODELS["bernoulli"], release, family="bernoulli", **SETTINGS),
+                    iw.fit(MODELS["bernoulli"], release, family="bernoulli", draws=draws, **SETTINGS),
                 ),
             )
         if name == "default_format3":
-            yield from models(name, release)
+            yield from models(name, release, draws)
         yield (
             f"{name}/diagnose",
             lambda release=release, name=name: exact(
@@ -225,14 +239,22 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> str:
     return "" if not (far | spread).any() else f"mean {a[far | spread][0]} became {b[far | spread][0]}"
 
 
-def main() -> int:
-    """Compare, or record."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = command.parser(__doc__)
     parser.add_argument("--record", action="store_true", help="write the record anew")
-    options = parser.parse_args()
-    record = FOLDER / f"numbers_{sys.version_info.major}.{sys.version_info.minor}.json"
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the record is")
+    parser.add_argument("--draws", type=int, default=400, help="of each chain; the record was made with 400")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="some of the runs; * is anything")
+    return command.run(work, parser, SMOKE, argv)
+
+
+def work(options: argparse.Namespace) -> int:
+    """Compare, or record."""
+    record = options.folder / f"numbers_{sys.version_info.major}.{sys.version_info.minor}.json"
     found: Found = {}
-    for name, run in all_runs():
+    for name, run in all_runs(options.draws):
+        if options.only and not any(fnmatch(name, wanted) for wanted in options.only):
+            continue
         start = time.perf_counter()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -243,6 +265,8 @@ def main() -> int:
         print(f"{len(found)} entries")
         return 0
     before = json.loads(record.read_text(encoding="utf-8"))
+    if options.only:  # entries of other runs have nothing to be compared with
+        before = {name: entry for name, entry in before.items() if name in found}
     wrong = {name: differences(entry, found[name]) if name in found else "gone" for name, entry in before.items()}
     wrong = {name: why for name, why in wrong.items() if why}
     for name, why in wrong.items():

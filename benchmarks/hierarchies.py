@@ -13,43 +13,45 @@ holds 90 % of them. Results are kept in FOLDER, one file for each setting; a run
 from __future__ import annotations
 
 import argparse
-import os
+import logging
 import sys
+import time
+import warnings
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-# before numpy loads its linear algebra; and coverage.py of this folder would hide the package of that name
-for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(variable, "1")
-sys.path[:] = [p for p in sys.path if Path(p or ".").resolve() != Path(__file__).resolve().parent]
+# coverage.py of this folder would hide the package of that name
+HERE = Path(__file__).resolve().parent
+sys.path[:] = [str(HERE / "shared"), *(p for p in sys.path if Path(p or ".").resolve() != HERE)]
 
-import logging  # noqa: E402
-import time  # noqa: E402
-import warnings  # noqa: E402
-from concurrent.futures import ProcessPoolExecutor  # noqa: E402
-from multiprocessing import get_context  # noqa: E402
-from typing import Any  # noqa: E402
-
+import command  # noqa: E402, I001 - in shared; before numpy
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
 LEVEL = 0.9
+SMOKE = (
+    "--rows 600 --draws 20 --replications 1 --families gaussian --rehearsals 10",
+    "--rows 600 --draws 20 --replications 1 --families logistic",
+)
 GROUPS = {"gaussian": 8, "logistic": 6}
-N_PRIVATE, N_SYNTHETIC, EPSILON, DELTA = 4000, 6000, 1.0, 1e-6
+EPSILON, DELTA = 1.0, 1e-6
 #: Prior: mean and standard deviation of the groups' mean; median of their spread, whose log has deviation 0.3; slope.
 #: Groups differ by about as much as the noise of a release moves them: what ignores it takes it for spread.
 PRIORS = {"gaussian": (50.0, 5.0, 1.0, 3.0), "logistic": (0.0, 0.5, 0.25, 0.5)}
 
 
-def simulate(family: str, rng: np.random.Generator) -> tuple[dict[str, Any], pd.DataFrame, iw.Schema]:
+def simulate(family: str, n: int, rng: np.random.Generator) -> tuple[dict[str, Any], pd.DataFrame, iw.Schema]:
     """Truth, private rows and their schema."""
     groups, (center, sd, median, slope_sd) = GROUPS[family], PRIORS[family]
     names = [f"g{place}" for place in range(groups)]
     mean, spread = rng.normal(center, sd), median * np.exp(0.3 * rng.normal())
     effects, slope = rng.normal(mean, spread, groups), rng.normal(0, slope_sd)
-    where = rng.choice(groups, N_PRIVATE, p=rng.dirichlet(np.full(groups, 20.0)))
-    x = rng.uniform(-1, 1, N_PRIVATE)
+    where = rng.choice(groups, n, p=rng.dirichlet(np.full(groups, 20.0)))
+    x = rng.uniform(-1, 1, n)
     predictor = effects[where] + slope * x
     truth = {"mean": mean, "spread": spread, "slope": slope, "effect": effects}
     group = np.array(names)[where]
@@ -58,7 +60,7 @@ def simulate(family: str, rng: np.random.Generator) -> tuple[dict[str, Any], pd.
         y = np.clip(rng.normal(predictor, sigma), -20, 120)
         columns = [iw.Real("y", -20, 120), iw.Real("x", -1, 1), iw.Categorical("group", names)]
         return truth | {"sigma": sigma}, pd.DataFrame({"y": y, "x": x, "group": group}), iw.Schema(*columns)
-    y = np.where(rng.random(N_PRIVATE) < 1 / (1 + np.exp(-predictor)), "yes", "no")
+    y = np.where(rng.random(n) < 1 / (1 + np.exp(-predictor)), "yes", "no")
     columns = [iw.Categorical("y", ["no", "yes"]), iw.Real("x", -1, 1), iw.Categorical("group", names)]
     return truth, pd.DataFrame({"y": y, "x": x, "group": group}), iw.Schema(*columns)
 
@@ -81,21 +83,20 @@ def model_of(family: str, rows: pd.DataFrame) -> Any:
     return model
 
 
-def replicate(job: tuple[str, int, int]) -> pd.DataFrame:
+def replicate(family: str, seed: int, *, n: int, draws: int, n_rehearsals: int) -> pd.DataFrame:
     """One release, two posteriors or three: a row for each method and parameter."""
     import pymc as pm
 
     logging.getLogger("pymc").setLevel(logging.ERROR)
-    family, seed, n_rehearsals = job
     rng = np.random.default_rng((2026, seed))
-    truth, private, schema = simulate(family, rng)
+    truth, private, schema = simulate(family, n, rng)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         release = iw.publish(
             iw.PrivateTable(private, schema),
             epsilon=EPSILON,
             delta=DELTA,
-            n_synthetic=N_SYNTHETIC,
+            n_synthetic=3 * n // 2,
             weights=iw.TiltWeights(for_models=["y ~ x + group"]),
             noise=iw.SeededNoise(seed),
             random_seed=rng,
@@ -105,7 +106,7 @@ def replicate(job: tuple[str, int, int]) -> pd.DataFrame:
             model_of(family, release.synthetic.frame), release.weights, total=release.n_private, allow_zero=True
         )
         drawn = pm.sample(
-            500, tune=500, chains=2, cores=1, random_seed=seed, progressbar=False, model=weighted,
+            draws, tune=draws, chains=2, cores=1, random_seed=seed, progressbar=False, model=weighted,
             compute_convergence_checks=False,
         )  # fmt: skip
         start = time.perf_counter()
@@ -122,11 +123,11 @@ def replicate(job: tuple[str, int, int]) -> pd.DataFrame:
         }
         facts |= {"seconds": seconds, "seed": seed, "reasons": record.attrs["reasons"].replace("\n", "; ")}
         for name, value in truth.items():
-            flat = idata["posterior"][name].to_numpy().reshape(1000, -1).T
-            for place, (draws, true) in enumerate(zip(flat, np.atleast_1d(value), strict=True)):
-                lower, upper = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+            flat = idata["posterior"][name].to_numpy().reshape(2 * draws, -1).T
+            for place, (values, true) in enumerate(zip(flat, np.atleast_1d(value), strict=True)):
+                lower, upper = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
                 own = {"parameter": name, "place": place, "truth": true, "lower": lower, "upper": upper}
-                rows.append({"method": method, **own, "rank": np.mean(draws < true), **facts})
+                rows.append({"method": method, **own, "rank": np.mean(values < true), **facts})
     return pd.DataFrame(rows)
 
 
@@ -142,24 +143,32 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, required=True, help="folder for results")
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = command.parser(__doc__)
+    parser.add_argument("--output", type=Path, default=Path("hierarchies"), help="folder for results")
     parser.add_argument("--replications", type=int, default=100)
     parser.add_argument("--rehearsals", type=int, default=0, help="rehearsals of each release")
+    parser.add_argument(
+        "--rows", type=int, default=4000, help="private rows; there are half as many more synthetic ones"
+    )
+    parser.add_argument("--draws", type=int, default=500, help="of each of two chains")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--families", nargs="+", choices=list(GROUPS), default=list(GROUPS))
-    options = parser.parse_args()
+    return command.run(work, parser, SMOKE, argv)
+
+
+def work(options: argparse.Namespace) -> None:
+    """Run what is missing and print the tables."""
+    how = {"n": options.rows, "draws": options.draws, "n_rehearsals": options.rehearsals}
     options.output.mkdir(parents=True, exist_ok=True)
     for family in options.families:
         path = options.output / f"{family}.csv"
         done = pd.read_csv(path) if path.exists() else None
         seen = set() if done is None else set(done["seed"])
-        jobs = [(family, seed, options.rehearsals) for seed in range(options.replications) if seed not in seen]
-        with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
-            for found in pool.map(replicate, jobs):
-                done = found if done is None else pd.concat([done, found])
-                done.to_csv(path, index=False)
+        jobs = [(family, seed) for seed in range(options.replications) if seed not in seen]
+        for _, ended in command.completed(partial(replicate, **how), jobs, options.jobs):
+            done = ended.result() if done is None else pd.concat([done, ended.result()])
+            done.to_csv(path, index=False)
         assert done is not None
         done = done[done["seed"] < options.replications]
         once = done.drop_duplicates("seed")
@@ -178,4 +187,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

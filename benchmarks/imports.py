@@ -9,14 +9,21 @@ number is the smallest of several processes: whatever else the machine does only
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-RUNS = 7
+# coverage.py of this folder would hide the package of that name
+HERE = Path(__file__).resolve().parent
+sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place or ".").resolve() != HERE)]
+
+import command  # noqa: E402 - in shared
+
 COMMAND = "import sys; sys.argv = ['iwbayes', *{}]; from iwbayes.cli import main; main()"
 PLAN = ["plan", "-s", "schema.toml", "--n", "4000", "--epsilon", "1", "--delta", "1e-6"]
 SCHEMA = """
@@ -52,25 +59,31 @@ TARGETS = {
 }
 
 
-def seconds(folder: Path) -> dict[str, float]:
-    """Least wall-clock seconds of each step, which take turns; a first turn, which fills caches, is left out."""
+def seconds(folder: Path, runs: int) -> dict[str, float]:
+    """Least wall-clock seconds of each step. They take turns, of which the first fills caches and is left out."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    environment["PYTHONPATH"] = str(Path(__file__).parent.parent)
+    environment["PYTHONPATH"] = str(HERE.parent)
     found: dict[str, list[float]] = {name: [] for name in STEPS}
-    for _ in range(RUNS + 1):
+    for _ in range(runs):
         for name, code in STEPS.items():
             start = time.perf_counter()
             subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, cwd=folder, env=environment)
             found[name].append(time.perf_counter() - start)
-    return {name: min(times[1:]) for name, times in found.items()}
+    return {name: min(times[1:] or times) for name, times in found.items()}
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = command.parser(__doc__)
+    parser.add_argument("--runs", type=int, default=8, help="processes of each step")
+    return command.run(work, parser, ("--runs 1",), argv)
+
+
+def work(arguments: argparse.Namespace) -> None:
     """Print a table."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "schema.toml").write_text(SCHEMA, encoding="utf-8")
-        found = seconds(Path(folder))
-    print(f"| step | least of {RUNS}, s | target |\n| --- | --- | --- |")
+        found = seconds(Path(folder), arguments.runs)
+    print(f"| step | least of {arguments.runs}, s | target |\n| --- | --- | --- |")
     for name, own in found.items():
         target = ""
         if name in TARGETS:
@@ -82,4 +95,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -8,9 +8,22 @@ and by their joint privacy loss distribution (all fixed in advance). "basic" add
 tenth of delta each. Last, ten releases with private gradient steps, which "gdp" counts by basic composition.
 """
 
-import iwbayes as iw
-from iwbayes.curator.privacy.accounting import dpsgd_multiplier, price
-from iwbayes.statement import Event
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+# coverage.py of this folder would hide the package of that name
+HERE = Path(__file__).resolve().parent
+sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place or ".").resolve() != HERE)]
+
+import command  # noqa: E402 - in shared
+
+import iwbayes as iw  # noqa: E402
+from iwbayes.curator.privacy.accounting import dpsgd_multiplier, price  # noqa: E402
+from iwbayes.statement import Event  # noqa: E402
 
 RELEASES = 10
 RULES = ("gdp", "renyi", "basic")
@@ -51,7 +64,7 @@ def renyi_cost(events: tuple[Event, ...], delta: float, guess: float) -> float:
     return guess
 
 
-def row(what: str, make, epsilon: float, delta: float) -> None:
+def row(what: str, make: Callable[..., tuple[Event, ...]], epsilon: float, delta: float) -> None:
     events, small = make(epsilon, delta), make(epsilon, delta / RELEASES)
     joint = price(list(events) * RELEASES, delta, scale=epsilon)[0]
     basic = cost("basic", small, delta)
@@ -60,15 +73,23 @@ def row(what: str, make, epsilon: float, delta: float) -> None:
     print(f"{what:<34} {epsilon:>4g} {gdp:>7.3f} {renyi:>7.3f} {basic:>7.3f} {joint:>9.3f}")
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = command.parser(__doc__)
+    parser.add_argument("--widths", nargs="+", type=int, default=[4, 10, 40], help="numbers of columns")
+    parser.add_argument("--epsilon", nargs="+", type=float, default=[0.1, 0.3, 1.0], help="of one release")
+    return command.run(work, parser, ("--widths 4 --epsilon 0.3",), argv)
+
+
+def work(arguments: argparse.Namespace) -> None:
+    """Print the table."""
     print(f"{'ten releases of epsilon each':<34} {'':>4} {'gdp':>7} {'renyi':>7} {'basic':>7} {'in advance':>9}")
-    for width in (4, 10, 40):
-        for epsilon in (0.1, 0.3, 1.0):
+    for width in arguments.widths:
+        for epsilon in arguments.epsilon:
             what = f"default, {width} columns, 5,000 rows"
             row(what, lambda e, d, width=width: default_release(width, 5000, e, d), epsilon, 1e-6)
-    for epsilon in (0.3, 1.0):
+    for epsilon in arguments.epsilon[-2:]:
         row("500 private steps", private_steps, epsilon, 1e-6)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

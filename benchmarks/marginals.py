@@ -25,23 +25,22 @@ noise than the others at the same epsilon.
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-for library in ("OMP", "OPENBLAS", "MKL"):
-    os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 # coverage.py of this folder would hide the package of that name, which numba imports
 HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(HERE / "shared"), *(index for index in sys.path if Path(index or ".").resolve() != HERE)]
 
+import command  # noqa: E402, I001 - in shared; before numpy
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 from data_sets import adult  # noqa: E402 - in shared
@@ -64,7 +63,7 @@ class Table(NamedTuple):
     target: str
 
 
-def table(name: str, folder: Path) -> Table:
+def table(name: str, folder: Path, stand_in: bool) -> Table:
     """Adult with 7 or 14 columns, or a population of `real_tables` with a binary response."""
     if name.startswith("adult"):
         frame, schema = adult(folder)[:2]
@@ -74,6 +73,7 @@ def table(name: str, folder: Path) -> Table:
     from real_tables import DEVELOPMENT, FINAL, HELD_OUT
 
     population = next(p for p in (*DEVELOPMENT, *HELD_OUT, *FINAL) if p.name == name)
+    population = replace(population, stand_in=stand_in)
     target = population.formula.split("~")[0].strip()
     rows = population.frame.sample(frac=1, random_state=0)
     return Table(rows.iloc[: MOST_ROWS * 5 // 4].reset_index(drop=True), population.schema, target)
@@ -93,12 +93,12 @@ def by_release(generator: object, private: iw.PrivateTable, epsilon: float, seed
     return release.resample(len(private), random_seed=seed).frame
 
 
-def by_mbi(name: str, private: iw.PrivateTable, epsilon: float, seed: int) -> pd.DataFrame:
+def by_mbi(name: str, private: iw.PrivateTable, epsilon: float, seed: int, **how: int) -> pd.DataFrame:
     """Rows of a mechanism of `mbi_mechanisms`."""
     import mbi_mechanisms
 
     codes, sizes = cells(private.frame, private.schema)
-    found = getattr(mbi_mechanisms, name)(codes, sizes, epsilon, DELTA, len(codes), seed)
+    found = getattr(mbi_mechanisms, name)(codes, sizes, epsilon, DELTA, len(codes), seed, **how)
     return values(found, private.schema, np.random.default_rng(seed))
 
 
@@ -174,16 +174,20 @@ def auc(train: pd.DataFrame, test: pd.DataFrame, target: str) -> float:
 
 
 def run(
-    name: str, generator: str, epsilon: float, seed: int, folder: Path, most_rows: int = MOST_ROWS
+    name: str, generator: str, epsilon: float, seed: int, most_rows: int, arguments: argparse.Namespace
 ) -> dict[str, object]:
     """Measure one generator on one table once."""
-    frame, schema, target = table(name, folder)
+    frame, schema, target = table(name, arguments.data, arguments.stand_ins)
+    others = [name for name in schema.names if name != target][: arguments.columns]
+    kept = [name for name in schema.names if name in (*others, target)]
+    frame, schema = frame[kept], iw.Schema(*(schema[column] for column in kept))
     order = np.random.default_rng(seed).permutation(len(frame))
     split = min(len(frame) * 4 // 5, most_rows)
     private = iw.PrivateTable(frame.iloc[order[:split]].reset_index(drop=True), schema)
     test = schema.conform(frame.iloc[order[len(frame) * 4 // 5 :]].reset_index(drop=True))
     start = time.perf_counter()
-    rows = private.frame if generator == "real rows" else GENERATORS[generator](private, epsilon, seed)
+    how = {"steps": arguments.steps} if generator.endswith("of mbi") and arguments.steps else {}
+    rows = private.frame if generator == "real rows" else GENERATORS[generator](private, epsilon, seed, **how)
     seconds = time.perf_counter() - start
     near = []
     for bins, all_ways in ((BINS, (1, 2, 3)), (OTHER_BINS, (2, 3))):
@@ -210,10 +214,16 @@ def report(rows: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Run what was asked for and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder with adult.csv.gz")
+_SMALL = "--stand-ins --seeds 1 --epsilon 1 --csv rows.csv"
+SMOKE = (
+    f"{_SMALL} --rows 100 --tables churn --columns 2 --steps 10",
+    f"{_SMALL} --rows 100 200 --tables adult-14 churn --columns 3 --generators 'real rows' MST",
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = command.parser(__doc__)
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder with adult.csv.gz")
     parser.add_argument("--tables", nargs="+", default=["adult-7"], help="adult-7, adult-14, or names of populations")
     names = ["real rows", *GENERATORS]
     parser.add_argument("--generators", nargs="+", choices=[*names, *OF_DPMM], default=names)
@@ -222,21 +232,28 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[MOST_ROWS], help="private rows at most")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--csv", type=Path, help="file for all runs; a second call goes on where the first stopped")
-    arguments = parser.parse_args()
+    parser.add_argument("--columns", type=int, help="columns beside the one that is predicted, at most")
+    parser.add_argument("--steps", type=int, help="of mbi's estimation, instead of the usual ones")
+    parser.add_argument("--stand-ins", action="store_true", help="rows at random instead of populations")
+    return command.run(work, parser, SMOKE, argv)
+
+
+def work(arguments: argparse.Namespace) -> None:
+    """Run what was asked for and print the tables."""
     if arguments.dpmm:
         GENERATORS.update({name: partial(by_dpmm, arguments.dpmm, mechanism) for name, mechanism in OF_DPMM.items()})
     elif absent := sorted(set(arguments.generators) & set(OF_DPMM)):
-        parser.error(f"{', '.join(absent)}: name an interpreter by --dpmm.")
+        sys.exit(f"{', '.join(absent)}: name an interpreter by --dpmm.")
     known = pd.read_csv(arguments.csv) if arguments.csv and arguments.csv.exists() else pd.DataFrame()
     rows = known.to_dict("records")
     if rows and "asked" not in rows[0]:
-        parser.error(f"{arguments.csv} is of an earlier version of this script. Name another file.")
+        sys.exit(f"{arguments.csv} is of an earlier version of this script. Name another file.")
     done = {(r["table"], r["asked"], r["epsilon"], r["seed"], r["generator"]) for r in rows}
     settings = product(arguments.tables, arguments.rows, arguments.epsilon, range(arguments.seeds))
     for (name, n, epsilon, seed), generator in product(settings, arguments.generators):
         if (name, n, epsilon, seed, generator) in done:
             continue
-        rows.append({"asked": n, **run(name, generator, epsilon, seed, arguments.data, n)})
+        rows.append({"asked": n, **run(name, generator, epsilon, seed, n, arguments)})
         print({k: round(v, 4) if isinstance(v, float) else v for k, v in rows[-1].items()}, file=sys.stderr)
         if arguments.csv:
             pd.DataFrame(rows).to_csv(arguments.csv, index=False)
@@ -244,4 +261,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -25,7 +25,7 @@ import argparse
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -33,7 +33,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(HERE / "shared"), *(index for index in sys.path if Path(index or ".").resolve() != HERE)]
 
-import data_sets  # noqa: E402 - in shared
+import command  # noqa: E402, I001 - in shared; before numpy
+import data_sets  # noqa: E402
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 from near_tables import cells, total_variation  # noqa: E402
@@ -43,8 +44,6 @@ import iwbayes as iw  # noqa: E402
 
 DELTA, EPSILONS, LEVEL = 1e-5, (1.0, 3.0), 0.9
 METHODS = ("moments", "variational")
-#: Tables of an interval.
-TABLES = 20
 
 SIMULATED = iw.Schema(
     iw.Real("x", -2, 2), iw.Integer("count", 0, 40), iw.Categorical("group", ("a", "b", "c", "d")), iw.Binary("y")
@@ -81,9 +80,10 @@ DATA_SETS: dict[str, Callable[[Path], tuple[pd.DataFrame, iw.Schema]]] = {
 }
 
 
-def fitted(method: str, private: iw.PrivateTable, epsilon: float, seed: int, n_draws: int):  # noqa: ANN201
+def fitted(method: str, private: iw.PrivateTable, epsilon: float, seed: int, arguments: argparse.Namespace):  # noqa: ANN201
     """Fit with seeded noise."""
-    generator = iw.Mixture(method=method, n_draws=n_draws, random_seed=seed, progressbar=False)
+    how = {"n_draws": arguments.tables, "steps": arguments.steps, "random_seed": seed}
+    generator = iw.Mixture(method=method, progressbar=False, **how)
     ledger = iw.Ledger(epsilon, DELTA, noise=iw.SeededNoise(seed))
     return generator.fit(private, ledger, epsilon=epsilon, delta=DELTA)
 
@@ -93,6 +93,7 @@ def nearness(arguments: argparse.Namespace) -> Iterator[str]:
     yield f"{'data':<12}{'method':<16}{'epsilon':>8}{'1-way':>9}{'2-way':>9}{'seconds':>9}"
     for name in arguments.data_sets:
         frame, schema = DATA_SETS[name](Path(arguments.data))
+        frame = frame.iloc[: arguments.most]
         private = iw.PrivateTable(frame, schema)
         truth, sizes = cells(private.frame, schema)
         n = len(truth)
@@ -104,7 +105,7 @@ def nearness(arguments: argparse.Namespace) -> Iterator[str]:
                 found = []
                 for seed in range(arguments.seeds):
                     start = time.perf_counter()
-                    mixture = fitted(method, private, epsilon, seed, TABLES)
+                    mixture = fitted(method, private, epsilon, seed, arguments)
                     seconds = time.perf_counter() - start
                     for table in mixture.sample_tables(n, 3, random_seed=seed):
                         codes = cells(table.frame, schema)[0]
@@ -126,8 +127,8 @@ def estimates(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
 
 def coverage(arguments: argparse.Namespace) -> Iterator[str]:
     """Lines of the second table."""
-    truth = estimates(simulate(5_000_000, np.random.default_rng(1)))[0]
-    reach = student.ppf((1 + LEVEL) / 2, TABLES - 1)
+    truth = estimates(simulate(arguments.population, np.random.default_rng(1)))[0]
+    reach = student.ppf((1 + LEVEL) / 2, arguments.tables - 1)
     yield f"{'rows':<6}{'method':<13}{'epsilon':>8}  " + "".join(f"{name:>22}" for name in STATISTICS)
     yield f"{'':<29}" + f"{'cover':>13}{'sd/rmse':>9}" * len(STATISTICS)
     for method in arguments.methods:
@@ -135,11 +136,12 @@ def coverage(arguments: argparse.Namespace) -> Iterator[str]:
             errors, sds = [], []
             for seed in range(arguments.runs):
                 frame = simulate(arguments.rows, np.random.default_rng([2, seed]))
-                mixture = fitted(method, iw.PrivateTable(frame, SIMULATED), epsilon, seed, TABLES)
-                tables = [estimates(t.frame) for t in mixture.sample_tables(2 * len(frame), TABLES, random_seed=seed)]
+                mixture = fitted(method, iw.PrivateTable(frame, SIMULATED), epsilon, seed, arguments)
+                drawn = mixture.sample_tables(2 * len(frame), arguments.tables, random_seed=seed)
+                tables = [estimates(t.frame) for t in drawn]
                 means, within = (np.array(part) for part in zip(*tables, strict=True))
                 errors.append(means.mean(axis=0) - truth)
-                total = (1 + 1 / TABLES) * means.var(axis=0, ddof=1) - within.mean(axis=0)
+                total = (1 + 1 / arguments.tables) * means.var(axis=0, ddof=1) - within.mean(axis=0)
                 sds.append(np.sqrt(np.maximum(total, 0.0)))
             error, sd = np.array(errors), np.array(sds)
             hits = (np.abs(error) < reach * sd).mean(axis=0)
@@ -151,9 +153,8 @@ def coverage(arguments: argparse.Namespace) -> Iterator[str]:
 PARTS = {"nearness": nearness, "coverage": coverage}
 
 
-def main() -> None:
-    """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = command.parser(__doc__)
     parser.add_argument("--data", default="../shared/data", help="folder of the data sets")
     parser.add_argument("--data-sets", nargs="+", default=list(DATA_SETS), choices=DATA_SETS)
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
@@ -161,16 +162,26 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2, help="of the first table")
     parser.add_argument("--runs", type=int, default=20, help="of the second table")
     parser.add_argument("--rows", type=int, default=1000, help="of the second table")
-    arguments = parser.parse_args()
-    warnings.simplefilter("ignore")
+    parser.add_argument("--tables", type=int, default=20, help="of an interval")
+    parser.add_argument("--steps", type=int, default=iw.Mixture.steps, help="of method='variational'")
+    parser.add_argument("--population", type=int, default=5_000_000, help="simulated rows for the truth")
+    parser.add_argument("--most", type=int, help="rows of a data set at most")
+    smoke = "--seeds 1 --most 100 --runs 2 --rows 100 --tables 3 --steps 7 --population 1000"
+    return command.run(work, parser, (smoke,), argv)
+
+
+def work(arguments: argparse.Namespace) -> None:
+    """Print the tables."""
     if not find_spec("torch") and "variational" in arguments.methods:
         print("method='variational' is left out: it needs torch.")
         arguments.methods = [method for method in arguments.methods if method != "variational"]
-    for part in arguments.parts:
-        for line in PARTS[part](arguments):
-            print(line, flush=True)
-        print()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for part in arguments.parts:
+            for line in PARTS[part](arguments):
+                print(line, flush=True)
+            print()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -26,23 +26,23 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-# before numpy loads its linear algebra; coverage.py of this folder would hide the package of that name
-for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(variable, "1")
+# coverage.py of this folder would hide the package of that name
 HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place or ".").resolve() != HERE)]
 
+import command  # noqa: E402, I001 - in shared; before numpy
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 from methods import silent_part  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
-N, SYNTHETIC, LEVEL = 2000, 10_000, 0.95
+LEVEL = 0.95
 FORMULA = "y ~ x1 + x2"
 TRUTH = {"Intercept": 0.0, "x1": 1.0, "x2": 0.0}
 SCHEMA = iw.Schema(iw.Binary("x1"), iw.Binary("x2"), iw.Binary("y"))
@@ -51,23 +51,23 @@ PUBLISHED = {0.1: (0.96, 6.0), 0.25: (0.95, 2.5), 0.5: (0.95, 1.6), 1.0: (0.97, 
 COVERAGE = (0.93, 0.99)
 
 
-def simulate(rng: np.random.Generator) -> iw.PrivateTable:
+def simulate(rng: np.random.Generator, *, n: int) -> iw.PrivateTable:
     """Draw private rows."""
-    x = rng.integers(0, 2, (N, 2))
-    y = rng.random(N) < 1 / (1 + np.exp(-x[:, 0]))
+    x = rng.integers(0, 2, (n, 2))
+    y = rng.random(n) < 1 / (1 + np.exp(-x[:, 0]))
     return iw.PrivateTable(pd.DataFrame({"x1": x[:, 0], "x2": x[:, 1], "y": y.astype(int)}), SCHEMA)
 
 
-def uniform(rng: np.random.Generator) -> iw.SyntheticTable:
+def uniform(rng: np.random.Generator, *, n: int) -> iw.SyntheticTable:
     """Draw rows that know nothing of the private ones."""
-    rows = pd.DataFrame(rng.integers(0, 2, (SYNTHETIC, 3)), columns=["x1", "x2", "y"])
+    rows = pd.DataFrame(rng.integers(0, 2, (n, 3)), columns=["x1", "x2", "y"])
     return iw.SyntheticTable(rows, SCHEMA, origin="uniform", already_spent=(0.0, 0.0))
 
 
-def fit(release: Any, *, random_seed: int, calibrate: str) -> Any:
+def fit(release: Any, *, random_seed: int, calibrate: str, draws: int) -> Any:
     """Fit the regression; private rows have no tilt to pool."""
     how = "auto" if release.weights.measurement is None else calibrate
-    return iw.fit(FORMULA, release, family="bernoulli", calibrate=how, log_likelihood=False, draws=500,
+    return iw.fit(FORMULA, release, family="bernoulli", calibrate=how, log_likelihood=False, draws=draws,
                   random_seed=random_seed, progressbar=False)  # fmt: skip
 
 
@@ -165,11 +165,18 @@ def chosen(published: dict[float, Any], arguments: argparse.Namespace) -> dict[f
     return {epsilon: value for epsilon, value in published.items() if epsilon in (arguments.epsilon or published)}
 
 
-def main() -> None:
-    """Run the four studies and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+SMOKE = (
+    "--rows 100 --draws 10 --replications 2 --epsilon 1",
+    "--rows 100 --draws 10 --replications 2 --epsilon 1 --methods calibrated --stages",
+    "--adult --replications 1 --epsilon 1 --rehearsals 10",
+    "--adult --replications 1 --epsilon 0.5 --stages",
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = command.parser(__doc__)
     parser.add_argument("--adult", action="store_true", help="Adult in the place of the toy")
-    parser.add_argument("--data", type=Path, default=Path("data"), help="folder with adult.csv.gz")
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder with adult.csv.gz")
     parser.add_argument("--methods", nargs="+", choices=("calibrated", "pooled"), default=("calibrated", "pooled"))
     parser.add_argument("--epsilon", type=float, nargs="+", help="only these of the four")
     parser.add_argument("--replications", type=int)
@@ -177,17 +184,24 @@ def main() -> None:
     parser.add_argument("--stages", action="store_true", help="measure scores in stages, not products of columns")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--seed", type=int, default=2023)
-    arguments = parser.parse_args()
+    parser.add_argument("--rows", type=int, default=2000, help="private rows of the toy; five times as many synthetic")
+    parser.add_argument("--draws", type=int, default=500, help="of each chain, for the toy")
+    return command.run(work, parser, SMOKE, argv)
+
+
+def work(arguments: argparse.Namespace) -> None:
+    """Run the four studies and print the table."""
     if arguments.adult:
         adult_studies(arguments)
         return
     kinds = {"calibrated": "auto", "pooled": "pool"}
-    methods = {name: partial(fit, calibrate=kinds[name]) for name in arguments.methods}
+    methods = {name: partial(fit, calibrate=kinds[name], draws=arguments.draws) for name in arguments.methods}
     print(f"{'epsilon':>7} {'method':<11}{'coverage':>16}{'worst':>7}{'width':>7}{'warned':>8}{'theirs':>8}  target")
     for epsilon, (theirs, widest) in chosen(PUBLISHED, arguments).items():
         study = iw.validation.coverage_study(
-            simulate, uniform, weights_for(FORMULA, arguments), methods, truth=TRUTH, levels=(LEVEL,),
-            publish={"epsilon": epsilon, "delta": N**-2}, n_replications=arguments.replications or 200,
+            partial(simulate, n=arguments.rows), partial(uniform, n=5 * arguments.rows),
+            weights_for(FORMULA, arguments), methods, truth=TRUTH, levels=(LEVEL,),
+            publish={"epsilon": epsilon, "delta": arguments.rows**-2}, n_replications=arguments.replications or 200,
             n_jobs=arguments.jobs, random_seed=arguments.seed, progressbar=False,
         )  # fmt: skip
         for method, row in study.summary(LEVEL).drop(index="private rows").iterrows():
@@ -201,4 +215,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

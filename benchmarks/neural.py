@@ -10,15 +10,17 @@ included. Each case runs in a process of its own, so that the peak memory is its
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import resource
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 # coverage.py of this folder would hide the package of that name, which numba imports
-sys.path = [index for index in sys.path if Path(index).resolve() != Path(__file__).resolve().parent]
+HERE = Path(__file__).resolve().parent
+sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place or ".").resolve() != HERE)]
 
+import command  # noqa: E402, I001 - in shared; before numpy
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 
@@ -38,9 +40,11 @@ def simulate(n: int, columns: int, rng: np.random.Generator, shift: float) -> pd
     return pd.DataFrame(x, columns=[f"x{index}" for index in range(columns)])
 
 
-def measure(name: str, epsilon: float, delta: float) -> tuple[float, float, float]:
+def measure(name: str, epsilon: float, delta: float, most: int | None, steps: int | None) -> tuple[float, float, float]:
     """Seconds of the fit, its gigabytes beyond the tables', and peak gigabytes of the process."""
     n, m, columns, settings, _ = CASES[name]
+    n, m = min(n, most or n), min(m, most or m)
+    settings = settings | ({"steps": steps} if steps else {})
     rng = np.random.default_rng(1)
     schema = iw.Schema(*(iw.Real(f"x{index}", -0.5, 0.5) for index in range(columns)))
     private = iw.PrivateTable(simulate(n, columns, rng, 0.02), schema)
@@ -54,21 +58,25 @@ def measure(name: str, epsilon: float, delta: float) -> tuple[float, float, floa
     return seconds, peak - before, peak
 
 
-def main() -> None:
-    """Run the cases and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = command.parser(__doc__)
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--delta", type=float, default=1e-6)
     parser.add_argument("--case", choices=list(CASES), action="append", help="all by default")
-    arguments = parser.parse_args()
+    parser.add_argument("--rows", type=int, help="of each table, at most")
+    parser.add_argument("--steps", type=int, help="instead of the usual ones")
+    parser.add_argument("--here", action="store_true", help="in this process, whose peak memory the cases share")
+    return command.run(work, parser, ("--rows 200 --steps 2 --here",), argv)
+
+
+def work(arguments: argparse.Namespace) -> None:
+    """Run the cases and print a table."""
     print(f"{'private rows':<16}{'seconds':>9}{'target':>9}{'fit, GB':>10}{'peak, GB':>10}")
-    # processes are spawned: a forked one would start with the peak of its parent
-    context = multiprocessing.get_context("spawn")
+    sizes = (arguments.epsilon, arguments.delta, arguments.rows, arguments.steps)
     for name in arguments.case or CASES:
-        with context.Pool(1) as pool:
-            seconds, own, peak = pool.apply(measure, (name, arguments.epsilon, arguments.delta))
+        seconds, own, peak = command.alone(measure, name, *sizes, here=arguments.here)
         print(f"{name:<16}{seconds:>9.1f}{CASES[name][-1]:>9}{own:>10.2f}{peak:>10.2f}", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

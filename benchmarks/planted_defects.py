@@ -29,6 +29,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "shared"))
 
+import command  # noqa: E402
 from defects import DEFECTS, Defect  # noqa: E402
 
 ROOT = HERE.parent
@@ -36,6 +37,8 @@ ROOT = HERE.parent
 WIDTH = 88
 #: A run of tests that takes longer than this, in seconds, has not found its defect.
 PATIENCE = 600
+#: A defect that is found within seconds.
+SMOKE = "--only 'gaussian: rounding is paid for one coordinate'"
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=no", "-rfE")
 
 
@@ -150,13 +153,16 @@ def _without_defect(copy: Copy, selection: Sequence[str], lenient: bool) -> set[
     return {*absent, *failed}
 
 
-def main() -> int:
-    """Print a line for each defect and a count."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = command.parser(__doc__)
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="defects to plant")
     parser.add_argument("--list", action="store_true", help="print the defects and their tests, and run none")
     parser.add_argument("--skip-missing", action="store_true", help="leave out tests that are absent or fail anyway")
-    options = parser.parse_args()
+    return command.run(work, parser, ("--list", SMOKE), argv)
+
+
+def work(options: argparse.Namespace) -> int:
+    """Print a line for each defect and a count."""
     chosen = _chosen(options.only)
     start, survivors, idle = time.perf_counter(), [], []
     with tempfile.TemporaryDirectory() as folder:

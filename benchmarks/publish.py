@@ -3,24 +3,30 @@
     python benchmarks/publish.py
     python benchmarks/publish.py --response hospital                         # measured in stages, for one regression
     python benchmarks/publish.py --rows 5000000 --files FOLDER               # from Parquet files, in memory
-    python -P benchmarks/publish.py --rows 5000000 --files FOLDER --dask     # from the same files, block by block
+    python benchmarks/publish.py --rows 5000000 --files FOLDER --dask        # from the same files, block by block
 
 Targets: 20 s and 1.5 GB (peak of the whole process, imports included) for the first, 10 s in stages. FOLDER is written
-by the first run that names it; peaks are those of the second. With -P what Dask imports does not find the scripts here
-in place of packages of their names.
+by the first run that names it; peaks are those of the second.
 """
 
 from __future__ import annotations
 
 import argparse
 import resource
+import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
+# what Dask imports would find the scripts of this folder in the place of packages of their names
+HERE = Path(__file__).resolve().parent
+sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place or ".").resolve() != HERE)]
 
-import iwbayes as iw
+import command  # noqa: E402, I001 - in shared; before numpy
+import numpy as np  # noqa: E402
+import pandas as pd  # noqa: E402
+
+import iwbayes as iw  # noqa: E402
 
 SCHEMA = iw.Schema(
     iw.Real("income", 0, 500_000, transform="log1p"),
@@ -63,15 +69,26 @@ def write(folder: Path, n: int) -> None:
         part.to_parquet(folder / f"{place:04}.parquet", index=False)
 
 
-def main() -> None:
-    """Publish once and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+#: In memory, for a regression, from files that are written, and from those, block by block.
+SMOKE = (
+    "--rows 300 --synthetic 200 --response hospital",
+    "--rows 300 --synthetic 200 --files rows",
+    "--rows 300 --synthetic 200 --files rows --dask",
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = command.parser(__doc__)
     parser.add_argument("--rows", type=int, default=20_190)
     parser.add_argument("--synthetic", type=int, default=100_000)
     parser.add_argument("--files", type=Path, help="folder of Parquet files; written where it does not exist")
     parser.add_argument("--response", help="of a regression on all other columns, which the release is made for")
     parser.add_argument("--dask", action="store_true", help="leave the rows in the files")
-    arguments = parser.parse_args()
+    return command.run(work, parser, SMOKE, argv)
+
+
+def work(arguments: argparse.Namespace) -> None:
+    """Publish once and print the table."""
     if arguments.files and not arguments.files.exists():
         write(arguments.files, arguments.rows)
     start = time.perf_counter()
@@ -95,4 +112,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

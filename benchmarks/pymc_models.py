@@ -12,22 +12,20 @@ how long they are over those of the private rows, and the time of a release and 
 from __future__ import annotations
 
 import argparse
-import os
+import logging
 import sys
+import time
+import warnings
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-# before numpy loads its linear algebra; and coverage.py of this folder would hide the package of that name
-for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(variable, "1")
-sys.path[:] = [p for p in sys.path if Path(p or ".").resolve() != Path(__file__).resolve().parent]
+# coverage.py of this folder would hide the package of that name
+HERE = Path(__file__).resolve().parent
+sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place or ".").resolve() != HERE)]
 
-import logging  # noqa: E402
-import time  # noqa: E402
-import warnings  # noqa: E402
-from concurrent.futures import ProcessPoolExecutor, as_completed  # noqa: E402
-from multiprocessing import get_context  # noqa: E402
-from typing import Any  # noqa: E402
-
+import command  # noqa: E402, I001 - in shared; before numpy
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 import pymc as pm  # noqa: E402
@@ -216,11 +214,16 @@ BUILDS = {
 }  # fmt: skip
 
 
-def study(name: str, n: int, epsilon: float, n_rehearsals: int, seed: int) -> pd.DataFrame:
+def study(name: str, seed: int, arguments: argparse.Namespace) -> pd.DataFrame:
     """One replication: a row for each parameter that the truth has, and each way to calibrate."""
     for library in ("pymc", "pytensor"):
         logging.getLogger(library).setLevel(logging.ERROR)
-    warnings.simplefilter("ignore")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _study(name, arguments.rows, arguments.epsilon, arguments.rehearsals, arguments.draws, seed)
+
+
+def _study(name: str, n: int, epsilon: float, n_rehearsals: int, n_draws: int, seed: int) -> pd.DataFrame:
     rng, build = np.random.default_rng([seed, len(name)]), BUILDS[name]
     private, named = iw.PrivateTable(draw(name, n, rng), schema_of(name)), iw.model(build)
     begun = time.perf_counter()
@@ -231,7 +234,7 @@ def study(name: str, n: int, epsilon: float, n_rehearsals: int, seed: int) -> pd
     published = time.perf_counter() - begun
     rehearsals = iw.rehearse(release, n_rehearsals, models=[named], random_seed=seed, progressbar=False)
     rehearsed = time.perf_counter() - begun - published
-    settings: dict[str, Any] = {"draws": 500, "tune": 500, "chains": 2, "cores": 1, "random_seed": seed}
+    settings: dict[str, Any] = {"draws": n_draws, "tune": n_draws, "chains": 2, "cores": 1, "random_seed": seed}
     settings["progressbar"] = False
     with build(private.frame):
         own = arviz_compat.group(pm.sample(**settings), "posterior")
@@ -280,9 +283,20 @@ def summary(rows: pd.DataFrame) -> pd.Series:
     })  # fmt: skip
 
 
-def main() -> None:
-    """Run the study and print a line for each model."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+#: Rehearsals of most models compile for minutes.
+SMOKE = ("--list", "--models offset --rows 60 --rehearsals 10 --draws 10 --output models.csv")
+
+
+def described(name: str) -> str:
+    """Say which parameters a model has, and its log density at their first values."""
+    with BUILDS[name](draw(name, 100, np.random.default_rng(1))) as model:
+        values = model.point_logps()
+    parameters = ", ".join(variable.name for variable in model.free_RVs)
+    return f"{name}: {parameters}; log density of 100 rows {sum(values.values()):.1f}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = command.parser(__doc__)
     parser.add_argument("--models", default="", help=f"by commas, of {', '.join(BUILDS)}; all by default")
     parser.add_argument("--replications", type=int, default=1)
     parser.add_argument("--rehearsals", type=int, default=20)
@@ -290,27 +304,31 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--output", type=Path, help="file for all rows, CSV")
-    arguments = parser.parse_args()
+    parser.add_argument("--list", action="store_true", help="describe the models, and study none")
+    parser.add_argument("--draws", type=int, default=500, help="of each of two chains")
+    return command.run(work, parser, SMOKE, argv)
+
+
+def work(arguments: argparse.Namespace) -> None:
+    """Run the study and print a line for each model."""
     names = [name for name in arguments.models.split(",") if name] or list(BUILDS)
     if unknown := set(names) - set(BUILDS):
-        parser.error(f"no such models: {', '.join(sorted(unknown))}")
+        sys.exit(f"no such models: {', '.join(sorted(unknown))}")
+    if arguments.list:
+        print("\n".join(map(described, names)))
+        return
     found: list[pd.DataFrame] = []
-    with ProcessPoolExecutor(arguments.jobs, get_context("spawn")) as pool:
-        jobs = [
-            pool.submit(study, name, arguments.rows, arguments.epsilon, arguments.rehearsals, seed)
-            for seed in range(1, arguments.replications + 1)
-            for name in names
-        ]
-        for job in as_completed(jobs):
-            found.append(job.result())
-            for method, rows in found[-1].groupby("method"):
-                line = ", ".join(f"{key} {value:.3g}" for key, value in summary(rows).items())
-                print(f"{rows['model'].iloc[0]} by {method}: {line} {rows['reasons'].iloc[0]}", flush=True)
-            if arguments.output:
-                pd.concat(found, ignore_index=True).to_csv(arguments.output, index=False)
+    jobs = [(name, seed) for seed in range(1, arguments.replications + 1) for name in names]
+    for _, done in command.completed(partial(study, arguments=arguments), jobs, arguments.jobs):
+        found.append(done.result())
+        for method, rows in found[-1].groupby("method"):
+            line = ", ".join(f"{key} {value:.3g}" for key, value in summary(rows).items())
+            print(f"{rows['model'].iloc[0]} by {method}: {line} {rows['reasons'].iloc[0]}", flush=True)
+        if arguments.output:
+            pd.concat(found, ignore_index=True).to_csv(arguments.output, index=False)
     rows = pd.concat(found, ignore_index=True)
     print(rows.groupby(["method", "model"]).apply(summary, include_groups=False).round(3).to_string())
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

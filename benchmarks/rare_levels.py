@@ -12,18 +12,18 @@ coefficients.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
+from collections.abc import Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(variable, "1")
 # coverage.py of this folder would hide the package of that name, which numba imports
-sys.path[:] = [p for p in sys.path if Path(p or ".").resolve() != Path(__file__).resolve().parent]
+HERE = Path(__file__).resolve().parent
+sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place or ".").resolve() != HERE)]
 
+import command  # noqa: E402, I001 - in shared; before numpy
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 
@@ -64,16 +64,19 @@ def rehearsed(fit: Any, n_rehearsals: int, release: iw.Release, random_seed: int
     return fit(release, rehearsals=rehearsals, random_seed=random_seed)
 
 
-def main() -> None:
-    """Run the study and print a line for each kind of release and method."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = command.parser(__doc__)
     parser.add_argument("--replications", type=int, default=20)
     parser.add_argument("--rehearsals", type=int, default=0)
     parser.add_argument("--rows", type=int, default=5000)
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--chance", type=float, default=0.95, help="of the outcome in the rare level")
     parser.add_argument("--jobs", type=int, default=1)
-    arguments = parser.parse_args()
+    return command.run(work, parser, ("--replications 1 --rehearsals 10 --rows 1000",), argv)
+
+
+def work(arguments: argparse.Namespace) -> None:
+    """Run the study and print a line for each kind of release and method."""
     cells = population(arguments.chance)
     fit = partial(iw.fit, FORMULA, log_likelihood=False)
     fits: dict[str, Any] = {"formula": fit}
@@ -101,4 +104,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -10,18 +10,17 @@ kept in a file.
 from __future__ import annotations
 
 import argparse
-import os
 import resource
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(variable, "1")
 # coverage.py of this folder would hide the package of that name, which numba imports
 HERE = Path(__file__).resolve().parent
-sys.path[:] = [place for place in sys.path if Path(place or ".").resolve() != HERE]
+sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place or ".").resolve() != HERE)]
 
+import command  # noqa: E402, I001 - in shared; before numpy
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 
@@ -50,15 +49,19 @@ def peak() -> float:
     return max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / 1024
 
 
-def main() -> None:
-    """Print a line for each number of rehearsals."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = command.parser(__doc__)
     parser.add_argument("--rehearsals", default="40")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--path", type=Path, help="keep them in files of this name, each with its number before it")
-    arguments = parser.parse_args()
+    parser.add_argument("--rows", type=int, default=5000)
+    return command.run(work, parser, ("--rows 300 --rehearsals 10,11 --path replays.iwr",), argv)
+
+
+def work(arguments: argparse.Namespace) -> None:
+    """Print a line for each number of rehearsals."""
     release = iw.publish(
-        private_rows(5000), epsilon=1.0, delta=1e-6, noise=iw.SeededNoise(1), random_seed=1, progressbar=False
+        private_rows(arguments.rows), epsilon=1.0, delta=1e-6, noise=iw.SeededNoise(1), random_seed=1, progressbar=False
     )
     iw.fit(FORMULA, release, draws=100, random_seed=1, log_likelihood=False)  # what is imported once
     for n in map(int, arguments.rehearsals.split(",")):
@@ -76,4 +79,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

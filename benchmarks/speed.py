@@ -2,7 +2,7 @@
 
     python benchmarks/speed.py                             # all parts; NUTS on 100,000 rows takes minutes
     python benchmarks/speed.py --parts gradient merge gram
-    python benchmarks/speed.py --quick                     # NUTS on a tenth of the draws, extrapolated
+    python benchmarks/speed.py --draws 100                 # NUTS on a tenth of the draws, extrapolated
 
 Parts, and what each compares:
 
@@ -28,23 +28,19 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
-# before numpy loads its linear algebra, and coverage.py of this folder would hide the package of that name
-for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(variable, "1")
+# coverage.py of this folder would hide the package of that name
 HERE = Path(__file__).resolve().parent
-sys.path[:] = [index for index in sys.path if Path(index or ".").resolve() != HERE]
+sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place or ".").resolve() != HERE)]
 
-import multiprocessing  # noqa: E402
-import resource  # noqa: E402
-import time  # noqa: E402
-import warnings  # noqa: E402
-from collections.abc import Callable, Iterator  # noqa: E402
-from concurrent.futures import ProcessPoolExecutor  # noqa: E402
-from typing import Any, NamedTuple  # noqa: E402
-
+import command  # noqa: E402, I001 - in shared; before numpy
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 
@@ -52,6 +48,8 @@ import iwbayes as iw  # noqa: E402
 
 PRIVATE, SEED = 20_000, 1
 BLOCK = 0.02  # seconds of calls in a row; a sampler's calls follow each other, and find their data in the caches
+WARM_UP = 500  # rows of a first fit, which imports what others need
+DRAWS = 1000  # of each of PyMC's four chains
 BATCH = 1000  # proposals that are evaluated together
 LEVELS = (3, 4, 2, 5, 3)
 FAMILIES = ("bernoulli", "gaussian", "categorical", "poisson")
@@ -182,7 +180,7 @@ def interleaved(first: Callable[[], Any], second: Callable[[], Any], budget: flo
 def gradient(arguments: argparse.Namespace) -> Iterator[Line]:
     """Weighted against plain, by family and number of rows."""
     for family in FAMILIES:
-        for rows in (1_000, 10_000, 100_000):
+        for rows in sorted({min(rows, arguments.rows) for rows in (1_000, 10_000, 100_000)}):
             frame, schema = real_rows(rows)
             release = make_release(frame, schema)
             model = iw.regression(formula(family, frame), release, family=family)
@@ -216,12 +214,12 @@ def compressed(family: str, frame: pd.DataFrame, schema: iw.Schema, least: float
 
 def merge(arguments: argparse.Namespace) -> Iterator[Line]:
     """Identical rows of five categorical columns."""
-    yield from compressed("bernoulli", *coded_rows(100_000), 100, arguments.budget)
+    yield from compressed("bernoulli", *coded_rows(min(100_000, arguments.rows)), 100, arguments.budget)
 
 
 def gram(arguments: argparse.Namespace) -> Iterator[Line]:
     """Gaussian rows as a weighted Gram matrix."""
-    yield from compressed("gaussian", *real_rows(100_000), 50, arguments.budget)
+    yield from compressed("gaussian", *real_rows(min(100_000, arguments.rows)), 50, arguments.budget)
 
 
 # whole fits
@@ -239,20 +237,21 @@ def timed_fit(release: Any, frame: pd.DataFrame, family: str, **options: Any) ->
 
 
 def warm_up() -> None:
-    frame, schema = real_rows(500)
+    frame, schema = real_rows(WARM_UP)
     timed_fit(make_release(frame, schema), frame, "bernoulli", draws=20)
 
 
 def moments(idata: Any) -> tuple[np.ndarray, np.ndarray]:
     """Posterior means and standard deviations of all coefficients."""
     from iwbayes.analyst import arviz_compat
+    from iwbayes.analyst.calibration.record import NOT_CALIBRATED
 
     posterior = arviz_compat.group(idata, "posterior")
-    draws = [np.asarray(posterior[name]).reshape(-1) for name in sorted(set(posterior.data_vars) - {"not_calibrated"})]
+    draws = [np.asarray(posterior[name]).reshape(-1) for name in sorted(set(posterior.data_vars) - {NOT_CALIBRATED})]
     return np.array([d.mean() for d in draws]), np.array([d.std() for d in draws])
 
 
-def timed_nuts(model: Any, draws: int) -> tuple[float, Any]:
+def timed_nuts(model: Any, draws: int, cores: int | None) -> tuple[float, Any]:
     """Seconds of PyMC's NUTS, compilation included."""
     import pymc as pm
 
@@ -260,7 +259,7 @@ def timed_nuts(model: Any, draws: int) -> tuple[float, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         idata = pm.sample(
-            draws, tune=draws, chains=4, nuts_sampler="pymc", progressbar=False, random_seed=SEED,
+            draws, tune=draws, chains=4, cores=cores, nuts_sampler="pymc", progressbar=False, random_seed=SEED,
             compute_convergence_checks=False, model=model,
         )  # fmt: skip
     return time.perf_counter() - start, idata
@@ -269,45 +268,50 @@ def timed_nuts(model: Any, draws: int) -> tuple[float, Any]:
 def laplace(arguments: argparse.Namespace) -> Iterator[Line]:
     """All of `fit` against NUTS of plain PyMC on the same rows: 100,000 x 10, bernoulli."""
     warm_up()
-    frame, schema = real_rows(100_000)
+    frame, schema = real_rows(min(100_000, arguments.rows))
     release = make_release(frame, schema)
     options = {"method": "laplace", "calibrate": "none", "weights": "uniform", "total": len(frame)}
     fits = [timed_fit(release, frame, "bernoulli", **options) for _ in range(5)]
     fast, idata = float(np.median([s for s, _ in fits])), fits[0][1]
     once, _ = timed_fit(release, frame, "bernoulli", method="laplace")
-    yield Line("laplace, fit, 100,000 rows x 10, s", f"{fast:.2f}", "", None)
+    yield Line(f"laplace, fit, {len(frame):,} rows x 10, s", f"{fast:.2f}", "", None)
     yield Line("laplace, fit with weights, calibrated, s", f"{once:.2f}", "< 3", once < 3)
     model = iw.regression(formula("bernoulli", frame), release, family="bernoulli")
-    draws = 100 if arguments.quick else 1000
-    start_up, _ = timed_nuts(model, 1)
-    whole, reference = timed_nuts(model, draws)
-    slow = (whole - start_up) * 1000 / draws
-    note = ", ten times that of 100 + 100" if arguments.quick else ""
+    draws, short = arguments.draws, arguments.draws < DRAWS  # short runs give no verdicts
+    start_up, _ = timed_nuts(model, 1, arguments.cores)
+    whole, reference = timed_nuts(model, draws, arguments.cores)
+    slow = (whole - start_up) * DRAWS / draws
+    note = f", from {draws} + {draws}" if short else ""
     yield Line(f"laplace, NUTS of plain PyMC, 1,000 + 1,000 draws, 4 chains, s{note}", f"{slow:.0f}", "", None)
     yield Line("laplace, compiling and starting it (not in the line above), s", f"{start_up:.0f}", "", None)
-    fast_enough = None if arguments.quick else slow / fast >= 100
+    fast_enough = None if short else slow / fast >= 100
     yield Line("laplace, NUTS / fit", f"{slow / fast:.0f}", ">= 100", fast_enough)
     own, _ = timed_fit(release, frame, "bernoulli", **{**options, "method": "nuts", "draws": draws})
-    # as many draws, but `fit` does not shorten its warm-up for few of them: a quick run gives no verdict
-    verdict = None if arguments.quick else whole / own >= 2
+    # as many draws, but `fit` does not shorten its warm-up for few of them
+    verdict = None if short else whole / own >= 2
     yield Line(f"laplace, NUTS of plain PyMC / NUTS of fit ({own:.0f} s)", f"{whole / own:.1f}", ">= 2", verdict)
     (mean, _), (other, sd) = moments(idata), moments(reference)
     apart = float(np.max(np.abs(mean - other) / sd))
-    limit = None if arguments.quick else apart < 0.1
+    limit = None if short else apart < 0.1
     yield Line("laplace, largest difference of means, posterior sd", f"{apart:.3f}", "< 0.1", limit)
 
 
-def many(_: argparse.Namespace) -> Iterator[Line]:
+def many(arguments: argparse.Namespace) -> Iterator[Line]:
     """Fifty draws of the weights: 100,000 x 10, bernoulli and gaussian; and a PyMC model of 10,000 x 10."""
     warm_up()
-    frame, schema = real_rows(100_000)
-    release = make_release(frame, schema, draws=50)
+    frame, schema = real_rows(min(100_000, arguments.rows))
+    release = make_release(frame, schema, draws=arguments.weights)
     for family in ("bernoulli", "gaussian"):
         for calibrate, name in (("none", "not calibrated"), ("auto", "calibrated")):
             found, _idata = timed_fit(release, frame, family, calibrate=calibrate)
-            yield Line(f"many, {family}, 50 x 100,000 rows, {name}, s", f"{found:.1f}", "<= 10", found <= 10)
-    frame, schema = real_rows(10_000)
-    release = make_release(frame, schema, draws=50)
+            yield Line(
+                f"many, {family}, {arguments.weights} x {len(frame):,} rows, {name}, s",
+                f"{found:.1f}",
+                "<= 10",
+                found <= 10,
+            )
+    frame, schema = real_rows(min(10_000, arguments.rows))
+    release = make_release(frame, schema, draws=arguments.weights)
     model = iw.reweight(iw.regression(formula("bernoulli", frame), release, family="bernoulli"), release.weights,
                         total=PRIVATE)  # fmt: skip
     _, idata = timed_fit(release, frame, "bernoulli", weights=iw.Weights(np.log(release.weights.values), "average"),
@@ -318,7 +322,12 @@ def many(_: argparse.Namespace) -> Iterator[Line]:
         start = time.perf_counter()
         iw.calibrate(idata, model, release, method="laplace", random_seed=SEED)
         found = time.perf_counter() - start
-    yield Line("many, calibrate of a PyMC model, 50 x 10,000 rows, s", f"{found:.1f}", "<= 10", found <= 10)
+    yield Line(
+        f"many, calibrate of a PyMC model, {arguments.weights} x {len(frame):,} rows, s",
+        f"{found:.1f}",
+        "<= 10",
+        found <= 10,
+    )
 
 
 def peak() -> float:
@@ -344,8 +353,7 @@ def measure_million(family: str, rows: int) -> tuple[float, float, float, bool]:
 def million(arguments: argparse.Namespace) -> Iterator[Line]:
     """Fit a million rows x 10, calibrated, each family in a process of its own."""
     for family in ("bernoulli", "gaussian"):
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-            found, memory, before, lean = pool.submit(measure_million, family, arguments.rows).result()
+        found, memory, before, lean = command.alone(measure_million, family, arguments.rows, here=arguments.here)
         what = f"million, {family}, {arguments.rows:,} rows x 10, calibrated"
         yield Line(f"{what}, s", f"{found:.1f}", "<= 30", found <= 30)
         yield Line(f"{what}, peak GB ({before:.2f} before)", f"{memory:.2f}", "<= 4", memory <= 4)
@@ -376,14 +384,20 @@ PARTS: dict[str, Callable[[argparse.Namespace], Iterator[Line]]] = {
 }
 
 
-def main() -> None:
-    """Run the parts and print the table as it grows."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = command.parser(__doc__)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--quick", action="store_true", help="NUTS on a tenth of the draws, extrapolated")
+    parser.add_argument("--draws", type=int, default=DRAWS, help="of each chain of NUTS; few are extrapolated")
     parser.add_argument("--budget", type=float, default=4.0, help="seconds of measurements for each ratio")
-    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the last part")
-    arguments = parser.parse_args()
+    parser.add_argument("--rows", type=int, default=1_000_000, help="most rows of a part")
+    parser.add_argument("--weights", type=int, default=50, help="draws of the weights in the part many")
+    parser.add_argument("--cores", type=int, help="of PyMC's NUTS; as many as it takes by itself")
+    parser.add_argument("--here", action="store_true", help="a million rows in this process: it shares its peak memory")
+    return command.run(work, parser, ("--rows 60 --draws 5 --cores 1 --weights 3 --budget 0.01 --here",), argv)
+
+
+def work(arguments: argparse.Namespace) -> None:
+    """Run the parts and print the table as it grows."""
     print(machine())
     print(f"{'what':<66}{'measured':>12}{'target':>10}{'verdict':>9}")
     for part in arguments.parts:
@@ -392,4 +406,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

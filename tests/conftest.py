@@ -1,6 +1,7 @@
 """Settings of all tests: one thread for torch, since the tests themselves run side by side; the long tests wait.
 
-Pages and notebooks run with ArviZ 1 in CI, so with a newer Python; ``--all-pages`` runs them with any.
+Pages and notebooks run with ArviZ 1 in CI, so with a newer Python, and each benchmark with one of the Pythons;
+``--all-pages`` runs them with any.
 
 PyTensor does not note in which line a variable was made, which takes a sixth of the time of building a model.
 Warnings are not wrapped, so that tests find words beside each other; those of the documentation wrap them.
@@ -18,22 +19,21 @@ os.environ.setdefault("PYTENSOR_FLAGS", "traceback__limit=0,traceback__compile_l
 IwbayesWarning.columns = 100_000
 #: Files that take longest, in the order in which they begin.
 LONGEST = (
-    "test_pages", "test_pool", "test_notebooks", "test_privacy", "test_calibrate", "test_several_draws",
-    "test_reweight", "test_backends", "test_reweight_kinds", "test_docs", "test_gan", "test_audit", "test_mixture",
-    "test_hierarchies", "test_autodiff", "test_contract", "test_same_noise", "test_cli", "test_secrets",
+    "test_pages", "test_benchmarks", "test_pool", "test_notebooks", "test_privacy", "test_calibrate",
+    "test_several_draws", "test_reweight", "test_backends", "test_reweight_kinds", "test_docs", "test_gan",
+    "test_audit", "test_mixture", "test_hierarchies", "test_autodiff", "test_contract", "test_same_noise", "test_cli",
+    "test_secrets",
     "test_effects", "test_ledger", "test_contribution", "test_logistic",
 )  # fmt: skip
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run the tests that are marked as slow, too, and all pages")
-    parser.addoption(
-        "--all-pages", action="store_true", help="run what another Python of CI runs, too: pages, most often"
-    )
+    parser.addoption("--all-pages", action="store_true", help="run what another Python of CI runs, too")
 
 
 def left_out(item: pytest.Item) -> bool:
-    """Whether a test waits for ``--all``, or runs a page that another Python of CI runs."""
+    """Whether a test waits for ``--all``, or is a page or a benchmark of another Python of CI."""
     pages = item.get_closest_marker("pages")
     elsewhere = pages is not None and f"{sys.version_info.major}.{sys.version_info.minor}" not in pages.args
     return item.get_closest_marker("slow") is not None or (elsewhere and not item.config.getoption("--all-pages"))

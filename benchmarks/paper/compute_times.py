@@ -1,7 +1,7 @@
 """Seconds that each provider of weights takes, on rows of PrivBayes: Banknote, Breast, Boston and Adult.
 
     python benchmarks/paper/compute_times.py --data FOLDER --output FOLDER     # 5 fits of each, Adult 1
-    python benchmarks/paper/compute_times.py --data FOLDER --quick             # without Adult
+    python benchmarks/paper/compute_times.py --data FOLDER --data-sets Banknote Breast Boston     # without Adult
 
 Median over fits of the seconds that one fit takes on one thread, with as many synthetic rows as private ones; the first
 fit of each, which loads what it needs, is not counted. One process at a time, whatever --jobs says. "publish" is all of
@@ -10,7 +10,10 @@ iwbayes' default: plan, generator, five synthetic rows a private row, weights.
 
 from __future__ import annotations
 
+import argparse
+import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +26,19 @@ import pandas as pd  # noqa: E402
 from iwbayes.curator.privacy import accounting  # noqa: E402
 
 DATA_SETS = ("Banknote", "Breast", "Boston", "Adult")
-GIVEN = ("LogReg", "BetaNoised", "BetaDebiased", "MLP", "DP-MLP", "tilt")
+GIVEN = harness.installed(("LogReg", "BetaNoised", "BetaDebiased", "MLP", "DP-MLP", "tilt"))
 METHODS = (*GIVEN, "publish")
 
 
-def run(name: str, fits: int, folder: str) -> list[dict[str, Any]]:
+def run(name: str, fits: int, folder: str, most: int | None, steps: int | None) -> list[dict[str, Any]]:
     """Time every provider on one data set."""
-    rows = harness.split(name, folder, 0)
+    rows = harness.split(name, folder, 0, most)
     lines = []
     for fit in range(fits + 1):
         for remembered in vars(accounting).values():  # every fit pays for its prices and its search for the noise
             if hasattr(remembered, "cache_clear"):
                 remembered.cache_clear()
-        methods = harness.Methods(rows, "PrivBayes", fit, 1.0)
+        methods = harness.Methods(rows, "PrivBayes", fit, 1.0, steps=steps)
         found = [*methods.weights_after(0.1, GIVEN), methods.published("publish", harness.OUR_DELTA)]
         lines += [
             {"data": name, "fits": fits, "rows": len(rows.train), "columns": len(rows.data.schema),
@@ -50,7 +53,8 @@ def report(rows: pd.DataFrame) -> str:
     sizes = rows.drop_duplicates("data").set_index("data")
     head = ("provider", *(f"{name}, {size['rows']:,} x {size['columns']}" for name, size in sizes.iterrows()))
     medians = rows.groupby(["method", "data"])["seconds"].median()
-    lines = [[method, *(f"{medians[method, name]:.3g} s" for name in sizes.index)] for method in METHODS]
+    medians = medians.unstack("data").reindex(METHODS)[list(sizes.index)]
+    lines = [[method, *("-" if math.isnan(s) else f"{s:.3g} s" for s in own)] for method, *own in medians.itertuples()]
     return harness.markdown(head, lines)
 
 
@@ -61,23 +65,28 @@ def draw(rows: pd.DataFrame, settings: Any) -> None:
     names = list(dict.fromkeys(rows["data"]))
     for index, name in enumerate(names):
         left = [at + (index - (len(names) - 1) / 2) * 0.18 for at in range(len(METHODS))]
-        axis.bar(left, medians[name][list(METHODS)], width=0.18, label=name)
+        axis.bar(left, medians[name].reindex(METHODS), width=0.18, label=name)
     axis.set_xticks(range(len(METHODS)), METHODS)
     axis.set(yscale="log", ylabel="seconds a fit, one thread")
     axis.legend(fontsize=8)
     harness.save(figure, settings)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = harness.options(__doc__, "compute_times", seeds=5)
+    parser.add_argument("--data-sets", nargs="+", choices=DATA_SETS, default=DATA_SETS)
+    return harness.run(work, parser, ("--seeds 1 --rows 60 --steps 7 --data-sets Banknote Adult",), argv)
+
+
+def work(settings: argparse.Namespace) -> None:
     """Run what is missing and print the table."""
-    settings = harness.parse(harness.options(__doc__, "compute_times", seeds=5, quick=2))
     settings.jobs = 1  # side by side they would slow each other
-    names = DATA_SETS[:-1] if settings.quick else DATA_SETS
-    jobs = [(name, 1 if name == "Adult" else settings.seeds) for name in names]
-    rows = harness.collect(run, ("data", "fits"), jobs, settings, folder=str(settings.data))
+    jobs = [(name, 1 if name == "Adult" else settings.seeds) for name in settings.data_sets]
+    known = {"folder": str(settings.data), "most": settings.rows, "steps": settings.steps}
+    rows = harness.collect(run, ("data", "fits"), jobs, settings, **known)
     harness.finish(settings, report(rows))
     draw(rows, settings)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,7 +1,6 @@
 """Error of a release against the bound on contributions: the sweet spot between dropped rows and noise.
 
-    python benchmarks/paper/contributions.py --output FOLDER            # 20 seeds
-    python benchmarks/paper/contributions.py --output FOLDER --quick    # 2 seeds
+    python benchmarks/paper/contributions.py --output FOLDER    # 20 seeds
 
 After Amin, Kulesza, Munoz Medina & Vassilvitskii (ICML 2019). Simulated people own a heavy-tailed number of rows, and
 those who own many are unlike the others, so that dropping rows biases what is left. For each bound tau the table is
@@ -11,7 +10,9 @@ of the columns are compared with those of all private rows; in the last column t
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,11 +106,14 @@ def draw(rows: pd.DataFrame, settings: Any) -> None:
     harness.save(figure, settings)
 
 
-def main() -> None:
-    """Run the seeds that are missing and print the table."""
-    parser = harness.options(__doc__, "contributions", seeds=20, quick=2)
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = harness.options(__doc__, "contributions", seeds=20, small=())
     parser.add_argument("--users", type=int, default=2000, help="simulated people")
-    settings = harness.parse(parser)
+    return harness.run(work, parser, ("--seeds 2 --users 40",), argv)
+
+
+def work(settings: argparse.Namespace) -> None:
+    """Run the seeds that are missing and print the table."""
     jobs = [(settings.users, seed) for seed in range(settings.seeds)]
     rows = harness.collect(run, ("users", "seed"), jobs, settings)
     harness.finish(settings, report(rows))
@@ -117,4 +121,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -2,7 +2,7 @@
 
     pip install -e ".[benchmarks,demo]"
     python benchmarks/paper/discoveries.py --output FOLDER            # 10 seeds; a second call goes on
-    python benchmarks/paper/discoveries.py --output FOLDER --quick    # one seed, epsilon 1
+    python benchmarks/paper/discoveries.py --output FOLDER --seeds 1 --epsilon 1
 
 Jälkö, Lagerspetz, Haukka, Tarkoma, Honkela & Kaski (Patterns 2021, "Privacy-preserving data sharing via probabilistic
 modeling") ask how much of what Poisson regressions find in a health registry their synthetic rows still show. The
@@ -45,9 +45,11 @@ nothing, and its estimate counts as 0; "absent" is the share of such.
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 import warnings
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -61,12 +63,13 @@ import pandas as pd  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 from iwbayes.analyst import arviz_compat  # noqa: E402
-from iwbayes.analyst.regression.design import build_design  # noqa: E402
 from iwbayes.analyst.arviz_compat import scalars  # noqa: E402
+from iwbayes.analyst.calibration.record import NOT_CALIBRATED  # noqa: E402
+from iwbayes.analyst.regression.design import build_design  # noqa: E402
 from iwbayes.datasets import load_rand_health  # noqa: E402
 
 EPSILONS = (0.5, 1.0, 4.0)
-N_SYNTHETIC, LEVEL = 50_000, 0.95
+N_SYNTHETIC, PER_ROW, LEVEL = 50_000, 3, 0.95
 FORMULA = "visits ~ lncoins + idp + lpi + fmde + physlm + disea + health"
 CUTS = (5, 10, 15, 20, 25, 30, 35)
 BANDS = tuple(f"{low}-{high}" for low, high in zip((0, *CUTS), (*CUTS, 60), strict=True))
@@ -84,18 +87,19 @@ PARTS = ["estimate", "lower", "upper"]
 
 
 @cache
-def private_rows() -> iw.PrivateTable:
-    """Read the table, the disease index in bands."""
+def private_rows(most: int | None) -> iw.PrivateTable:
+    """Read the table, the disease index in bands; or so many of its rows, chosen at random."""
     frame, schema = load_rand_health()
+    frame = frame if most is None else frame.sample(most, random_state=0, ignore_index=True)
     frame["disea"] = pd.Categorical.from_codes(np.searchsorted(CUTS, frame["disea"], side="right"), list(BANDS))
     bands = iw.Categorical("disea", BANDS)
     return iw.PrivateTable(frame, iw.Schema(*(bands if column.name == "disea" else column for column in schema)))
 
 
 @cache
-def private_findings() -> pd.DataFrame:
+def private_findings(most: int | None) -> pd.DataFrame:
     """Estimates, intervals and prevalences from the private rows; no prevalence for numbers."""
-    private = private_rows()
+    private = private_rows(most)
     found, _ = analyse(harness.unweighted(private), 0)
     design = build_design(FORMULA, private.frame, private.schema, "poisson")
     indicator = ((design.x == 0) | (design.x == 1)).all(axis=0)
@@ -118,34 +122,34 @@ def analyse(release: iw.Release, seed: int) -> tuple[pd.DataFrame, str]:
     found = {
         name: (draws.mean(), *np.quantile(draws, [lower, upper]))
         for name, draws in scalars(
-            arviz_compat.group(idata, "posterior").drop_vars("not_calibrated", errors="ignore")
+            arviz_compat.group(idata, "posterior").drop_vars(NOT_CALIBRATED, errors="ignore")
         ).items()
     }
     reasons = "; ".join(str(w.message) for w in caught if issubclass(w.category, iw.CalibrationWarning))
     return pd.DataFrame(found, PARTS).T, reasons
 
 
-def publish(method: str, epsilon: float, seed: int) -> iw.Release:
+def publish(method: str, epsilon: float, seed: int, most: int | None) -> iw.Release:
     """Publish the rows of a method; without weights, all of epsilon goes to the generator."""
     name, models = METHODS[method]
-    private = private_rows()
+    private = private_rows(most)
     made = iw.Mixture(random_seed=seed, progressbar=False) if name == "Mixture" else iw.BayesNet()
     if models is None:
         how: dict[str, Any] = {"n_synthetic": len(private), "weights": iw.UniformWeights()}
     else:
-        how = {"n_synthetic": N_SYNTHETIC, "weights": iw.TiltWeights(for_models=models)}
+        how = {"n_synthetic": PER_ROW * most if most else N_SYNTHETIC, "weights": iw.TiltWeights(for_models=models)}
     return iw.publish(
         private, epsilon=epsilon, delta=harness.OUR_DELTA, generator=made, noise=iw.SeededNoise(seed), random_seed=seed,
         progressbar=False, **how,
     )  # fmt: skip
 
 
-def run(epsilon: float, seed: int) -> list[dict[str, Any]]:
+def run(epsilon: float, seed: int, most: int | None) -> list[dict[str, Any]]:
     """Run all methods for one seed: a row a coefficient."""
-    truth, rows = private_findings(), []
+    truth, rows = private_findings(most), []
     for method in METHODS:
         start = time.perf_counter()
-        found, reasons = analyse(publish(method, epsilon, seed), seed)
+        found, reasons = analyse(publish(method, epsilon, seed, most), seed)
         seconds = time.perf_counter() - start
         both = truth.add_prefix("private ").join(found)
         both = both.rename(columns={"private prevalence": "prevalence"}).rename_axis("coefficient").reset_index()
@@ -184,7 +188,7 @@ def measures(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(fits).T.rename_axis(["epsilon", "method", "seed"])
 
 
-def report(found: pd.DataFrame) -> str:
+def report(found: pd.DataFrame, truth: pd.DataFrame) -> str:
     """Tables in Markdown, and who wins where."""
     head = ("epsilon", "method", "discovery rate", "false discoveries", "coverage", "unwarned", "warned", "width",
             "absent", "seconds")  # fmt: skip
@@ -199,7 +203,6 @@ def report(found: pd.DataFrame) -> str:
                 *(f"{own[name].mean():.2f}" for name in ("warned", "width", "absent")), f"{own['seconds'].mean():.1f}",
             ])  # fmt: skip
             errors.append([f"{epsilon:g}", method, *(harness.cell(own[name]) for name in BINS)])
-    truth = private_findings()
     n_found = int((signs(truth) != 0).sum())
     return "\n".join([
         f"Poisson regression of visits, {len(truth)} coefficients, of which {n_found} are discoveries in the private "
@@ -264,18 +267,19 @@ def draw(found: pd.DataFrame, settings: Any) -> None:
     harness.save(figure, settings)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = harness.options(__doc__, "discoveries", seeds=10, small=("rows",))
+    parser.add_argument("--epsilon", type=float, nargs="+", choices=EPSILONS, default=EPSILONS)
+    return harness.run(work, parser, ("--seeds 1 --rows 400 --epsilon 1",), argv)
+
+
+def work(settings: argparse.Namespace) -> None:
     """Run what is missing, print the tables and draw the picture."""
-    parser = harness.options(__doc__, "discoveries", seeds=10)
-    parser.add_argument("--epsilon", type=float, nargs="+", choices=EPSILONS)
-    settings = harness.parse(parser)
-    if not settings.epsilon:
-        settings.epsilon = [1.0] if settings.quick else list(EPSILONS)
     jobs = [(epsilon, seed) for seed in range(settings.seeds) for epsilon in sorted(settings.epsilon)]
-    found = measures(harness.collect(run, ("epsilon", "seed"), jobs, settings))
-    harness.finish(settings, report(found))
+    found = measures(harness.collect(run, ("epsilon", "seed"), jobs, settings, most=settings.rows))
+    harness.finish(settings, report(found, private_findings(settings.rows)))
     draw(found, settings)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

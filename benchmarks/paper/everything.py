@@ -3,18 +3,19 @@
     pip install -e ".[dev,benchmarks]"
     python benchmarks/paper/everything.py --data FOLDER --output FOLDER            # all but MNIST
     python benchmarks/paper/everything.py --data FOLDER --output FOLDER --mnist    # and MNIST, which takes hours
-    python benchmarks/paper/everything.py --data FOLDER --output FOLDER --quick    # a small part of each
 
-OUTPUT holds NAME.csv, NAME.md and NAME.png of each script, with --quick in a folder of its own. A second call runs what
-is missing. FOLDER holds the data sets that are not in scikit-learn or statsmodels: banknote.csv, boston_housing.csv,
-tgfb_172.txt, adult.csv.gz, and MNIST's.
+OUTPUT holds NAME.csv, NAME.md and NAME.png of each script. A second call runs what is missing. FOLDER holds the data
+sets that are not in scikit-learn or statsmodels: banknote.csv, boston_housing.csv, tgfb_172.txt, adult.csv.gz, and
+MNIST's.
 """
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -28,15 +29,17 @@ SCRIPTS = (
 )  # fmt: skip
 
 
-def main() -> None:
-    """Run the scripts and say how long each took."""
-    parser = harness.options(__doc__, "everything", seeds=0)
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = harness.options(__doc__, "everything", seeds=None, small=())
     parser.add_argument("--mnist", action="store_true", help="MNIST as well")
     parser.add_argument("--only", nargs="+", choices=(*SCRIPTS, "mnist"), help="some of the scripts")
-    settings = parser.parse_args()
+    return harness.run(work, parser, ("--only contributions --seeds 2 --jobs 2",), argv)
+
+
+def work(settings: argparse.Namespace) -> int:
+    """Run the scripts and say how long each took."""
     passed = [f"--{name}={getattr(settings, name)}" for name in ("data", "output", "jobs")]
     passed += [f"--seeds={settings.seeds}"] if settings.seeds else []
-    passed += ["--quick"] if settings.quick else []
     failed, took = [], {}
     for name in settings.only or (*SCRIPTS, *(["mnist"] if settings.mnist else [])):
         print(f"\n## {name}\n", flush=True)
@@ -47,8 +50,9 @@ def main() -> None:
     print("\n" + "\n".join(f"{name}: {seconds:.0f} s" for name, seconds in took.items()))
     print(f"all: {sum(took.values()) / 60:.1f} minutes")
     if failed:
-        sys.exit(f"failed: {', '.join(failed)}. What they finished is kept: call again.")
+        print(f"failed: {', '.join(failed)}. What they finished is kept: call again.", file=sys.stderr)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,7 +1,7 @@
 """Privacy split: how much of epsilon = 1 the generator should have, and how much the weights.
 
     python benchmarks/paper/privacy_split.py --data FOLDER --output FOLDER     # 10 seeds; a second call goes on
-    python benchmarks/paper/privacy_split.py --data FOLDER --quick             # one seed, three shares
+    python benchmarks/paper/privacy_split.py --data FOLDER --seeds 1 --shares 0.1 0.3 0.7
 
 Banknote and Breast, rows of PrivBayes, the measures of ``tables.py``. The paper gives the generator a tenth. Weights of
 the paper (as printed, so that they cost what "true eps" says in ``tables.py``) and the tilt are fitted to as many
@@ -11,8 +11,10 @@ delta, and its default share is marked.
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +30,16 @@ import iwbayes as iw  # noqa: E402
 EPSILON = 1.0
 DATA_SETS = ("Banknote", "Breast")
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
-GIVEN = ("BetaDebiased", "DP-MLP", "tilt")
+GIVEN = harness.installed(("BetaDebiased", "DP-MLP", "tilt"))
 METHODS = (*GIVEN, "iwbayes")
 DEFAULT = inspect.signature(iw.publish).parameters["share"].default
 
 
-def run(name: str, share: float, seed: int, folder: str) -> list[dict[str, Any]]:
+def run(name: str, share: float, seed: int, folder: str, most: int | None, steps: int | None) -> list[dict[str, Any]]:
     """Every method at one share, for one seed."""
-    rows = harness.split(name, folder, seed)
-    measure, methods = Metrics(rows.data, rows.test, seed), harness.Methods(rows, "PrivBayes", seed, EPSILON)
+    rows = harness.split(name, folder, seed, most)
+    measure = Metrics(rows.data, rows.test, seed)
+    methods = harness.Methods(rows, "PrivBayes", seed, EPSILON, steps=steps)
     found = [*methods.weights_after(share, GIVEN), methods.published("iwbayes", rows.delta, share=share)]
     return [
         {"data": name, "share": share, "seed": seed, "method": each.method,
@@ -53,6 +56,9 @@ def report(rows: pd.DataFrame) -> str:
             lines = []
             for method in METHODS:
                 part = own[own["method"] == method].groupby("share")[measure]
+                if not len(part):
+                    lines.append([method, *["-"] * (len(shares) + 1)])
+                    continue
                 best = part.mean().idxmax() if measure == "MLP" else part.mean().idxmin()
                 cells = [harness.cell(part.get_group(share)) if share in part.groups else "-" for share in shares]
                 lines.append([method, *cells, f"{best:.0%}"])
@@ -81,15 +87,20 @@ def draw(rows: pd.DataFrame, settings: Any) -> None:
     harness.save(figure, settings)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = harness.options(__doc__, "privacy_split", seeds=10)
+    parser.add_argument("--shares", type=float, nargs="+", default=SHARES, help="the generator's parts of epsilon")
+    return harness.run(work, parser, ("--seeds 1 --rows 60 --steps 7 --shares 0.1 0.9",), argv)
+
+
+def work(settings: argparse.Namespace) -> None:
     """Run what is missing and print the tables."""
-    settings = harness.parse(harness.options(__doc__, "privacy_split", seeds=10))
-    shares = SHARES[2::2] if settings.quick else SHARES
-    jobs = [(name, share, seed) for seed in range(settings.seeds) for name in DATA_SETS for share in shares]
-    rows = harness.collect(run, ("data", "share", "seed"), jobs, settings, folder=str(settings.data))
+    jobs = [(name, share, seed) for seed in range(settings.seeds) for name in DATA_SETS for share in settings.shares]
+    known = {"folder": str(settings.data), "most": settings.rows, "steps": settings.steps}
+    rows = harness.collect(run, ("data", "share", "seed"), jobs, settings, **known)
     harness.finish(settings, report(rows))
     draw(rows, settings)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

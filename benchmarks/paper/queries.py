@@ -1,7 +1,7 @@
 """A mechanism tailored to each question against one release that answers all, as in Jälkö et al. (Patterns 2021).
 
-    python benchmarks/paper/queries.py --data FOLDER --output FOLDER            # 3 seeds
-    python benchmarks/paper/queries.py --data FOLDER --output FOLDER --quick    # one seed, 6,000 rows of Adult
+    python benchmarks/paper/queries.py --data FOLDER --output FOLDER    # 3 seeds
+    python benchmarks/paper/queries.py --data FOLDER --output FOLDER --seeds 1 --rows 6000
 
 On Adult: each question is the logistic regression of income over 50K on another random half of the other columns,
 judged by its accuracy on 20 % of the rows that nobody trained on. The tailored mechanism
@@ -14,8 +14,10 @@ mechanism is shown at the best of three penalties, which flatters it: nobody cou
 
 from __future__ import annotations
 
+import argparse
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,6 @@ PENALTIES = (0.001, 0.005, 0.02)
 MECHANISMS = ("objective", "gaussian")
 WEIGHTED, NAMED, UNWEIGHTED = "release, weighted", "release for_models, weighted", "release, unweighted"
 OPEN = "no privacy"
-QUICK_ROWS = 6000
 TARGET = "income"
 #: The Census Bureau's code book of the 1994 survey.
 SCHEMA = iw.Schema(
@@ -90,12 +91,12 @@ SCHEMA = iw.Schema(
 )
 
 
-def load(folder: str, quick: bool) -> pd.DataFrame:
-    """Adult's complete rows, with the country as one bit and without the columns that repeat others."""
+def load(folder: str, most: int | None) -> pd.DataFrame:
+    """Adult's complete rows, or some: the country is one bit, and columns that repeat others are left out."""
     source = pd.read_csv(Path(folder) / "adult.csv.gz")
     source["born-in-us"] = (source["native-country"] == "United-States").astype(np.int64)
     frame = source.rename(columns={"income-per-year": TARGET})[list(SCHEMA.names)]
-    return frame.iloc[np.random.default_rng(0).permutation(len(frame))[:QUICK_ROWS]] if quick else frame
+    return frame.iloc[np.random.default_rng(0).permutation(len(frame))[:most]] if most else frame
 
 
 def questions(rng: np.random.Generator) -> list[tuple[str, ...]]:
@@ -133,7 +134,8 @@ class Split:
         for start in range(0, len(asked), count):
             queries = [iw.paper.PrivateLogisticRegression(TARGET, f, **settings) for f in asked[start : start + count]]
             budget = shares(queries, facts)
-            ledger = iw.Ledger(EPSILON, DELTA, noise=iw.SeededNoise(1000 * seed + start))
+            planned = [query.events(facts, **budget) for query in queries]  # fixed in advance, so priced jointly
+            ledger = iw.Ledger(EPSILON, DELTA, plan=planned, noise=iw.SeededNoise(1000 * seed + start))
             for query in queries:
                 odds = query.fit(self.private, ledger, **budget).log_odds(self.test)
                 found.append(np.mean((odds > 0) == self.truth))
@@ -151,10 +153,10 @@ class Split:
         return float(np.mean(found))
 
 
-def run(seed: int, folder: str, quick: bool) -> list[dict[str, Any]]:
+def run(seed: int, folder: str, most: int | None) -> list[dict[str, Any]]:
     """Accuracy of every way to answer, at each penalty and each number of questions that share a budget."""
     rng = np.random.default_rng(seed)
-    split, asked = Split(load(folder, quick), rng), questions(rng)
+    split, asked = Split(load(folder, most), rng), questions(rng)
 
     def publish(*models: str) -> iw.Release:
         return iw.publish(
@@ -226,10 +228,14 @@ def draw(rows: pd.DataFrame, majority: float, settings: Any) -> None:
     harness.save(figure, settings)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = harness.options(__doc__, "queries", seeds=3, small=("rows",))
+    return harness.run(work, parser, ("--seeds 1 --rows 150",), argv)
+
+
+def work(settings: argparse.Namespace) -> None:
     """Run the seeds that are missing and print the table."""
-    settings = harness.parse(harness.options(__doc__, "queries", seeds=3))
-    source = {"folder": str(settings.data), "quick": settings.quick}
+    source = {"folder": str(settings.data), "most": settings.rows}
     rows = harness.collect(run, ("seed",), [(seed,) for seed in range(settings.seeds)], settings, **source)
     incomes = load(**source)[TARGET]
     majority = float(incomes.value_counts(normalize=True).max())
@@ -238,4 +244,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

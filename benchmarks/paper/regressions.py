@@ -1,7 +1,7 @@
 """Figure 2 of Ghalebikesabi et al. (UAI 2022): Bayesian regressions on weighted synthetic rows, epsilon 1 and 6.
 
     python benchmarks/paper/regressions.py --data FOLDER --output FOLDER     # 10 seeds; a second call goes on
-    python benchmarks/paper/regressions.py --data FOLDER --quick             # one seed, rows of PrivBayes
+    python benchmarks/paper/regressions.py --data FOLDER --seeds 1 --generators PrivBayes
 
 Logistic regression on Banknote (four columns), linear regression on TGF-beta (five of its genes, see
 ``shared/data_sets.py``), multinomial regression on Iris (four columns). 80 % of the rows are private. Rows come from a
@@ -23,8 +23,10 @@ The paper shows a picture and prints no numbers.
 
 from __future__ import annotations
 
+import argparse
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +40,16 @@ from harness import METHODS, OURS  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 from iwbayes.analyst import arviz_compat  # noqa: E402
+from iwbayes.analyst.calibration.record import NOT_CALIBRATED  # noqa: E402
+from iwbayes.analyst.inference.newton import NotReachedError  # noqa: E402
 
-EPSILONS, LEVEL, DRAWS = (1.0, 6.0), 0.9, 50
+EPSILONS, LEVEL = (1.0, 6.0), 0.9
+_SMALL = "--seeds 1 --rows 60 --steps 7 --draws 4"
+SMOKE = (
+    f"{_SMALL} --data-sets Iris --epsilons 1",
+    f"{_SMALL} --data-sets Iris --generators PrivBayes",
+    f"{_SMALL} --data-sets Banknote TGF-beta --generators PrivBayes --epsilons 6",
+)
 #: Errors beyond it are drawn as if they were this.
 MOST = 4.0
 #: Family, and generators in the order of the figure.
@@ -48,6 +58,7 @@ DATA_SETS = {
     "TGF-beta": ("gaussian", ("GAN", "DPGAN", "PrivBayes")),
     "Iris": ("categorical", ("CGAN", "DPCGAN", "PrivBayes")),
 }
+GENERATORS = harness.installed(("CGAN", "GAN", "DPCGAN", "DPGAN", "PrivBayes"))
 REFERENCE = "private rows"
 
 
@@ -58,10 +69,12 @@ class Regression:
     ----------
     rows : harness.Split
     family : str
+    draws : int
+        Of a chain.
     """
 
-    def __init__(self, rows: harness.Split, family: str) -> None:
-        self._rows, self._family, self._response = rows, family, rows.data.response
+    def __init__(self, rows: harness.Split, family: str, draws: int) -> None:
+        self._rows, self._family, self._draws, self._response = rows, family, draws, rows.data.response
         self._formula = harness.formula(rows.data)
         self.own = self.fit(harness.unweighted(rows.private), "none")
         self._means = {name: v.mean(("chain", "draw")) for name, v in self._coefficients(self.own).items()}
@@ -73,17 +86,18 @@ class Regression:
         try:
             return self._fit(release, calibrate)
         except RuntimeError as refusal:
-            if "no posterior mode was found" not in str(refusal):
+            if not isinstance(refusal.__cause__, NotReachedError):
                 raise
             return None
 
     def _fit(self, release: iw.Release, calibrate: Any) -> Any:
-        return iw.fit(self._formula, release, family=self._family, calibrate=calibrate, draws=DRAWS, random_seed=0,
-                      log_likelihood=False, progressbar=False)  # fmt: skip
+        how = {"family": self._family, "calibrate": calibrate, "draws": self._draws}
+        return iw.fit(self._formula, release, random_seed=0, log_likelihood=False, progressbar=False, **how)
 
     @staticmethod
     def _coefficients(idata: Any) -> dict[str, Any]:
-        return {name: v for name, v in arviz_compat.group(idata, "posterior").items() if name != "sigma"}
+        posterior = arviz_compat.group(idata, "posterior")
+        return {name: v for name, v in posterior.items() if name not in ("sigma", NOT_CALIBRATED)}
 
     def score(self, idata: Any) -> float:
         """Mean over draws of how well the test rows are predicted."""
@@ -116,10 +130,12 @@ class Regression:
         return float(np.mean(np.concatenate(held)))
 
 
-def run(name: str, generator: str, epsilon: float, seed: int, folder: str) -> list[dict[str, Any]]:
+def run(
+    name: str, generator: str, epsilon: float, seed: int, folder: str, most: int | None, steps: int | None, draws: int
+) -> list[dict[str, Any]]:
     """All methods on the rows of one generator at one epsilon, for one seed."""
-    rows = harness.split(name, folder, seed)
-    regression = Regression(rows, DATA_SETS[name][0])
+    rows = harness.split(name, folder, seed, most)
+    regression = Regression(rows, DATA_SETS[name][0], draws)
     lines = []
 
     def keep(method: str, idata: Any, cost: float) -> None:
@@ -131,7 +147,7 @@ def run(name: str, generator: str, epsilon: float, seed: int, folder: str) -> li
                       "score": score, "covers": covers, "refused": float(idata is None), "true eps": cost,
                       "warned": float(not calibrated) if method in OURS else math.nan})  # fmt: skip
 
-    for found in harness.Methods(rows, generator, seed, epsilon).outcomes():
+    for found in harness.Methods(rows, generator, seed, epsilon, steps=steps).outcomes():
         keep(found.method, regression.fit(found.release, "auto" if found.method in OURS else "none"), found.epsilon)
     keep(REFERENCE, regression.own, math.inf)
     return lines
@@ -144,7 +160,8 @@ def report(rows: pd.DataFrame) -> str:
         # weights of a few rows leave errors of any size, and then a mean over seeds tells of one seed only
         numeric = name == "TGF-beta"
         score = "median MSE" if numeric else "AUC"
-        head = ("generator", "method", *(f"{what}, epsilon {e:g}" for e in EPSILONS
+        epsilons = sorted(own["epsilon"].unique())
+        head = ("generator", "method", *(f"{what}, epsilon {e:g}" for e in epsilons
                                          for what in (score, "covers", "warned", "true eps")))  # fmt: skip
         lines = []
         for generator in DATA_SETS[str(name)][1]:
@@ -153,7 +170,7 @@ def report(rows: pd.DataFrame) -> str:
                 if part.empty:
                     continue
                 cells = [generator, method]
-                for epsilon in EPSILONS:
+                for epsilon in epsilons:
                     each = part[part["epsilon"] == epsilon]
                     warned = f"{each['warned'].mean():.0%}" if method in OURS else "-"
                     value = f"{each['score'].median():.3g}" if numeric else harness.cell(each["score"])
@@ -185,23 +202,30 @@ def draw(rows: pd.DataFrame, settings: Any) -> None:
     harness.save(figure, settings)
 
 
-def main() -> None:
-    """Run what is missing and print the tables."""
+def main(argv: Sequence[str] | None = None) -> int:
     parser = harness.options(__doc__, "regressions", seeds=10)
     parser.add_argument("--data-sets", nargs="+", choices=DATA_SETS, default=list(DATA_SETS))
-    settings = harness.parse(parser)
+    parser.add_argument("--generators", nargs="+", choices=GENERATORS, default=GENERATORS)
+    parser.add_argument("--draws", type=int, default=50, help="of each of the four chains of a posterior")
+    parser.add_argument("--epsilons", nargs="+", type=float, choices=EPSILONS, default=EPSILONS)
+    return harness.run(work, parser, SMOKE, argv)
+
+
+def work(settings: argparse.Namespace) -> None:
+    """Run what is missing and print the tables."""
     jobs = [
         (name, generator, epsilon, seed)
         for seed in range(settings.seeds)
         for name in settings.data_sets
         for generator in DATA_SETS[name][1]
-        for epsilon in EPSILONS
-        if generator == "PrivBayes" or not settings.quick
+        for epsilon in settings.epsilons
+        if generator in settings.generators
     ]
-    rows = harness.collect(run, ("data", "generator", "epsilon", "seed"), jobs, settings, folder=str(settings.data))
+    known = {"folder": str(settings.data), "most": settings.rows, "steps": settings.steps, "draws": settings.draws}
+    rows = harness.collect(run, ("data", "generator", "epsilon", "seed"), jobs, settings, **known)
     harness.finish(settings, report(rows))
     draw(rows, settings)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -2,7 +2,7 @@
 
     pip install -e ".[benchmarks]"
     python benchmarks/paper/tables.py --data FOLDER --output FOLDER     # 10 seeds; a second call goes on
-    python benchmarks/paper/tables.py --data FOLDER --quick             # one seed, rows of PrivBayes
+    python benchmarks/paper/tables.py --data FOLDER --seeds 1 --generators PrivBayes
 
 80 % of the rows are private, numbers are scaled by public bounds, epsilon is 1 in all. The paper's methods are run as
 it prints them: a tenth of epsilon for the generator, nine tenths for weights with ``mechanism="paper"``, at the printed
@@ -25,8 +25,10 @@ The paper does not print how it computed WST, nor its scaling: only comparisons 
 
 from __future__ import annotations
 
+import argparse
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,16 +44,17 @@ from published import TABLES as PUBLISHED  # noqa: E402
 
 
 EPSILON = 1.0
-GENERATORS = ("DPGAN", "DPCGAN", "PrivBayes")
+GENERATORS = harness.installed(("DPGAN", "DPCGAN", "PrivBayes"))
 #: The private rows themselves: what no release can be expected to beat.
 REFERENCE = "private rows"
 SHOWN = (*METHODS, REFERENCE)
 TABLES = {"1": ("Breast", "Banknote"), "2": ("Boston",)}
+SMOKE = ("--seeds 1 --rows 60 --steps 7 --table 1 --generators PrivBayes", "--seeds 1 --rows 60 --steps 7 --table 2")
 
 
-def run(name: str, generator: str, seed: int, folder: str) -> list[dict[str, Any]]:
+def run(name: str, generator: str, seed: int, folder: str, most: int | None, steps: int | None) -> list[dict[str, Any]]:
     """All methods on the rows of one generator for one seed."""
-    rows = harness.split(name, folder, seed)
+    rows = harness.split(name, folder, seed, most)
     measure = Metrics(rows.data, rows.test, seed)
     lines = []
 
@@ -59,7 +62,7 @@ def run(name: str, generator: str, seed: int, folder: str) -> list[dict[str, Any
         lines.append({"data": name, "generator": generator, "seed": seed, "method": method, **measure(frame, weights),
                       "true eps": epsilon, "seconds": seconds, "no slopes": measure.no_slopes})  # fmt: skip
 
-    for found in harness.Methods(rows, generator, seed, EPSILON).outcomes():
+    for found in harness.Methods(rows, generator, seed, EPSILON, steps=steps).outcomes():
         keep(found.method, found.release.synthetic.frame, found.release.weights.values, found.epsilon, found.seconds)
     if generator == "PrivBayes":
         keep(REFERENCE, rows.train, np.ones(len(rows.train)), math.inf, 0.0)
@@ -132,24 +135,27 @@ def draw(rows: pd.DataFrame, settings: Any) -> None:
     harness.save(figure, settings)
 
 
-def main() -> None:
-    """Run what is missing and print the tables."""
+def main(argv: Sequence[str] | None = None) -> int:
     parser = harness.options(__doc__, "tables", seeds=10)
     parser.add_argument("--table", nargs="+", choices=TABLES, default=list(TABLES))
-    parser.add_argument("--generators", nargs="+", choices=GENERATORS)
-    settings = harness.parse(parser)
-    generators = settings.generators or (("PrivBayes",) if settings.quick else GENERATORS)
+    parser.add_argument("--generators", nargs="+", choices=GENERATORS, default=GENERATORS)
+    return harness.run(work, parser, SMOKE, argv)
+
+
+def work(settings: argparse.Namespace) -> None:
+    """Run what is missing and print the tables."""
     jobs = [
         (name, generator, seed)
         for seed in range(settings.seeds)
         for name in (n for table in settings.table for n in TABLES[table])
-        for generator in generators
+        for generator in settings.generators
         if not (name == "Boston" and generator == "DPCGAN")  # its response is a number
     ]
-    rows = harness.collect(run, ("data", "generator", "seed"), jobs, settings, folder=str(settings.data))
+    known = {"folder": str(settings.data), "most": settings.rows, "steps": settings.steps}
+    rows = harness.collect(run, ("data", "generator", "seed"), jobs, settings, **known)
     harness.finish(settings, f"{report(rows)}\n{verdict(rows)}")
     draw(rows, settings)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,7 +1,6 @@
 """Figure 1 of Ghalebikesabi et al. (UAI 2022), the two-dimensional toy, with a number for each panel.
 
-    python benchmarks/paper/toy.py --output FOLDER            # 20 seeds, about a minute
-    python benchmarks/paper/toy.py --output FOLDER --quick    # 2 seeds
+    python benchmarks/paper/toy.py --output FOLDER    # 20 seeds, about a minute
 
 Synthetic rows are uniform on a square, private rows uniform on a triangle, half of it; epsilon = 1, lambda = .1.
 Each panel shows synthetic rows drawn by weight, and the root mean squared error of the first two weighted moments
@@ -11,10 +10,11 @@ is its median over the seeds.
 
 from __future__ import annotations
 
+import argparse
 import math
 import sys
 import warnings
-from importlib.util import find_spec
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +28,21 @@ import pandas as pd  # noqa: E402
 import iwbayes as iw  # noqa: E402
 from iwbayes.curator.protocols import PublicFacts  # noqa: E402
 
-N, M, EPSILON, DELTA, L2 = 1000, 5000, 1.0, 1e-6, 0.1
+#: Private rows, and synthetic ones for each.
+N, PER_ROW = 1000, 5
+EPSILON, DELTA, L2 = 1.0, 1e-6, 0.1
 OURS, TARGET = "tilt, quadratic", 0.02
 SCHEMA = iw.Schema(iw.Real("x", 0, 1), iw.Real("y", 0, 1))
 #: Moments of x, y, x**2, y**2, x y on the triangle y < x of the square [-1/2, 1/2]**2.
 TRUTH = np.array([1 / 6, -1 / 6, 1 / 12, 1 / 12, 0.0])
 
 
-def simulate(seed: int) -> tuple[iw.PrivateTable, iw.SyntheticTable]:
+def simulate(seed: int, n: int) -> tuple[iw.PrivateTable, iw.SyntheticTable]:
     """Draw the rows of the triangle and of the square."""
     rng = np.random.default_rng(seed)
-    corner = np.sort(rng.random((N, 2)), axis=1)[:, ::-1]
+    corner = np.sort(rng.random((n, 2)), axis=1)[:, ::-1]
     private = iw.PrivateTable(pd.DataFrame(corner, columns=["x", "y"]), SCHEMA)
-    square = pd.DataFrame(rng.random((M, 2)), columns=["x", "y"])
+    square = pd.DataFrame(rng.random((PER_ROW * n, 2)), columns=["x", "y"])
     return private, iw.SyntheticTable(square, SCHEMA, origin="uniform", already_spent=(0, 0))
 
 
@@ -50,7 +52,7 @@ def true_ratio(table: iw.SyntheticTable) -> np.ndarray:
     return np.where(inside, math.log(2), -np.inf)
 
 
-def providers(seed: int) -> dict[str, Any]:
+def providers(seed: int, steps: int | None) -> dict[str, Any]:
     """Panels in the order of the figure."""
     found: dict[str, Any] = {
         "None": iw.paper.METHODS["None"](),
@@ -59,20 +61,18 @@ def providers(seed: int) -> dict[str, Any]:
         "BetaNoised": iw.paper.METHODS["BetaNoised"](l2=L2),
         "BetaDebiased": iw.paper.METHODS["BetaDebiased"](l2=L2),
     }
-    if find_spec("torch"):
-        options = {"random_seed": seed, "progressbar": False}
-        found["MLP (no privacy)"] = iw.paper.METHODS["MLP"](**options)
-        found["DP-MLP"] = iw.paper.METHODS["DP-MLP"](**options)
+    names = {"MLP": "MLP (no privacy)", "DP-MLP": "DP-MLP"}
+    found |= {names[name]: harness.make_estimator(name, seed, steps) for name in harness.installed(names)}
     found["tilt, linear"] = iw.TiltWeights(features="linear")
     found[OURS] = iw.TiltWeights(features="quadratic")
     return found
 
 
-def weights_of(seed: int) -> tuple[dict[str, iw.Weights], iw.SyntheticTable]:
+def weights_of(seed: int, n: int, steps: int | None) -> tuple[dict[str, iw.Weights], iw.SyntheticTable]:
     """Weights of every provider for one seed."""
-    private, synthetic = simulate(seed)
+    private, synthetic = simulate(seed, n)
     weights = {}
-    for name, estimator in providers(seed).items():
+    for name, estimator in providers(seed, steps).items():
         ledger = iw.Ledger(math.inf, DELTA, noise=iw.SeededNoise(seed))
         delta = 0.0 if estimator.pure else DELTA
         weights[name] = estimator.fit(private, synthetic, ledger, epsilon=EPSILON, delta=delta)
@@ -86,34 +86,34 @@ def moment_error(weights: iw.Weights, synthetic: iw.SyntheticTable) -> float:
     return float(np.sqrt(np.mean((moments - TRUTH) ** 2)))
 
 
-def run(seed: int) -> list[dict[str, Any]]:
+def run(seed: int, n: int, steps: int | None) -> list[dict[str, Any]]:
     """Errors of every provider for one seed."""
-    weights, synthetic = weights_of(seed)
+    weights, synthetic = weights_of(seed, n, steps)
     return [{"seed": seed, "provider": name, "error": moment_error(w, synthetic)} for name, w in weights.items()]
 
 
-def chosen_features() -> str:
+def chosen_features(n: int) -> str:
     """Name the features that `TiltWeights` takes here where nothing is said."""
-    _, synthetic = simulate(0)
-    facts = PublicFacts(SCHEMA, n_private=N, n_synthetic=M)
+    _, synthetic = simulate(0, n)
+    facts = PublicFacts(SCHEMA, n_private=n, n_synthetic=len(synthetic))
     return iw.TiltWeights().design(synthetic, facts, epsilon=EPSILON, delta=DELTA).terms
 
 
-def report(rows: pd.DataFrame) -> str:
+def report(rows: pd.DataFrame, n: int) -> str:
     """Table of errors, and whether the target is reached."""
     errors = rows.groupby("provider", sort=False)["error"].agg(["median", "max"])
     lines = [[str(name), f"{e['median']:.4f}", f"{e['max']:.4f}"] for name, e in errors.iterrows()]
     reached = errors.loc[OURS, "median"]
-    text = f"N = {N}, M = {M}, epsilon = {EPSILON:g}, delta = {DELTA:g}, lambda = {L2}, seeds: {rows['seed'].nunique()}"
-    text += f"; error of the first two moments\n\n{harness.markdown(('weights', 'median', 'largest'), lines)}\n"
+    text = f"N = {n}, M = {PER_ROW * n}, epsilon = {EPSILON:g}, delta = {DELTA:g}, lambda = {L2}, "
+    text += f"seeds: {rows['seed'].nunique()}; error of the first two moments\n\n"
+    text += f"{harness.markdown(('weights', 'median', 'largest'), lines)}\n"
     text += f"{OURS}: {reached:.4f}, target {TARGET}: {'reached' if reached <= TARGET else 'MISSED'}. "
-    text += f"`TiltWeights()` as it stands takes {chosen_features()} features here.\n"
-    return text if find_spec("torch") else text + "torch is not installed: no MLP and no DP-MLP\n"
+    return text + f"`TiltWeights()` as it stands takes {chosen_features(n)} features here.\n"
 
 
-def draw(rows: pd.DataFrame, settings: Any) -> None:
+def draw(rows: pd.DataFrame, settings: Any, n: int) -> None:
     """One panel a provider, for the first seed: rows drawn by weight, the triangle, the error."""
-    weights, synthetic = weights_of(0)
+    weights, synthetic = weights_of(0, n, settings.steps)
     errors = rows.pivot(index="seed", columns="provider", values="error")
     figure, axes = harness.panels(math.ceil(len(weights) / 3), 3, 3.2, 3.4)
     for axis, (name, found) in zip(axes.flat, weights.items(), strict=False):
@@ -127,21 +127,28 @@ def draw(rows: pd.DataFrame, settings: Any) -> None:
         axis.axis("off")
     figure.suptitle(
         "Synthetic rows drawn by weight; the truth is uniform on the triangle\n"
-        f"N = {N}, M = {M}, epsilon = {EPSILON:g}, lambda = {L2}; error of the first two moments (median over seeds)",
+        f"N = {n}, M = {PER_ROW * n}, epsilon = {EPSILON:g}, lambda = {L2}; "
+        "error of the first two moments (median over seeds)",
         fontsize=11,
     )
     harness.save(figure, settings)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> int:
+    return harness.run(work, harness.options(__doc__, "toy", seeds=20), ("--seeds 2 --rows 60 --steps 7",), argv)
+
+
+def work(settings: argparse.Namespace) -> None:
     """Run the seeds that are missing and print the table."""
-    settings = harness.parse(harness.options(__doc__, "toy", seeds=20, quick=2))
-    rows = harness.collect(run, ("seed",), [(seed,) for seed in range(settings.seeds)], settings)
-    # the picture fits the first seed again, and what BetaNoised truly costs is known
-    warnings.simplefilter("ignore", iw.PrivacyWarning)
-    harness.finish(settings, report(rows))
-    draw(rows, settings)
+    n = settings.rows or N
+    jobs = [(seed,) for seed in range(settings.seeds)]
+    rows = harness.collect(run, ("seed",), jobs, settings, n=n, steps=settings.steps)
+    harness.finish(settings, report(rows, n))
+    with warnings.catch_warnings():
+        # the picture fits the first seed again, and what BetaNoised truly costs is known
+        warnings.simplefilter("ignore", iw.PrivacyWarning)
+        draw(rows, settings, n)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -29,6 +29,7 @@ BREAST = {  # lower and upper bound of mean, standard error and worst value of e
     "symmetry": (0.1, 0.35, 0, 0.08, 0.15, 0.7),
     "fractal dimension": (0.04, 0.1, 0, 0.03, 0.05, 0.21),
 }
+BANKNOTE = (iw.Real("A", -8, 8), iw.Real("B", -15, 15), iw.Real("C", -6, 20), iw.Real("D", -10, 5), iw.Binary("Y"))
 BOSTON = (
     iw.Real("CRIM", 0, 100),
     iw.Real("ZN", 0, 100),
@@ -65,9 +66,7 @@ class Data(NamedTuple):
 
 
 def banknote(folder: Path) -> Data:
-    frame = pd.read_csv(folder / "banknote.csv")
-    bounds = {"A": (-8, 8), "B": (-15, 15), "C": (-6, 20), "D": (-10, 5)}
-    return Data(frame, iw.Schema(*(iw.Real(name, *ends) for name, ends in bounds.items()), iw.Binary("Y")), "Y", "Y")
+    return Data(pd.read_csv(folder / "banknote.csv"), iw.Schema(*BANKNOTE), "Y", "Y")
 
 
 def breast(folder: Path) -> Data:

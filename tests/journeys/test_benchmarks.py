@@ -1,0 +1,76 @@
+"""Every benchmark runs with --smoke, which takes its paths at tiny sizes; what the benchmarks share is right."""
+
+import importlib.util
+import logging
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.optimize import linear_sum_assignment
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+SCRIPTS = sorted((*BENCHMARKS.glob("*.py"), *BENCHMARKS.glob("paper/*.py")))
+#: They train networks, as nearly all of the paper's do, or are left to the Python that has less to do.
+FIRST_PYTHON = (
+    *(script.stem for script in SCRIPTS if script.parent.name == "paper"),
+    "generators", "marginals", "mixture", "neural", "planted_defects",
+)  # fmt: skip
+#: They do nothing without torch.
+NEED_TORCH = ("mnist", "neural")
+#: They sample PyMC models a few times only.
+INTERPRETED = ("napsu", "pymc_models", "speed")
+
+
+def case(script):
+    marks = [pytest.mark.pages("3.11") if script.stem in FIRST_PYTHON else pytest.mark.pages("3.12", "3.13")]
+    marks += [pytest.mark.interpreted] if script.stem in INTERPRETED else []
+    return pytest.param(script, id=script.stem, marks=marks)
+
+
+@pytest.fixture
+def load(monkeypatch):
+    """Import a script as a module; what scripts change of the path and of loggers is undone."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    levels = {logger: logger.level for logger in map(logging.getLogger, ("pymc", "pytensor"))}
+
+    def load(script):
+        spec = importlib.util.spec_from_file_location(f"benchmark_{script.stem}", script)
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, spec.name, module)
+        spec.loader.exec_module(module)
+        return module
+
+    yield load
+    for logger, level in levels.items():
+        logger.setLevel(level)
+
+
+@pytest.mark.filterwarnings("ignore::iwbayes._warnings.IwbayesWarning")  # of releases as small as these
+@pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame")  # of Dask
+@pytest.mark.parametrize("script", [*map(case, SCRIPTS)])
+def test_smoke(script, load, capsys):
+    if script.stem in NEED_TORCH:
+        pytest.importorskip("torch")
+    before = {path: path.stat().st_mtime_ns for path in BENCHMARKS.rglob("*") if path.suffix != ".pyc"}
+    assert load(script).main(["--smoke"]) == 0
+    assert capsys.readouterr().out.count("\n") > 1
+    written = {path: path.stat().st_mtime_ns for path in BENCHMARKS.rglob("*") if path.suffix != ".pyc"}
+    assert written == before
+
+
+def test_everything_runs_all_scripts_of_the_paper(load):
+    everything = load(BENCHMARKS / "paper" / "everything.py")
+    assert {*everything.SCRIPTS, "mnist", "everything"} == {s.stem for s in SCRIPTS if s.parent.name == "paper"}
+
+
+def test_few_rows_are_moved_at_the_least_cost_without_pot(load, monkeypatch):
+    load(BENCHMARKS / "paper" / "everything.py")  # finds what is shared
+    import metrics
+
+    monkeypatch.setattr(metrics, "find_spec", lambda name: None)
+    cost = np.random.default_rng(1).random((12, 12))
+    equal = np.full(12, 1 / 12)
+    np.testing.assert_allclose(metrics.transport(equal, equal, cost), cost[linear_sum_assignment(cost)].mean())
+    # one row with all of the weight goes everywhere
+    np.testing.assert_allclose(metrics.transport(np.eye(12)[3], equal, cost), cost[3].mean())
