@@ -81,6 +81,10 @@ plant(GRAPH, "models: functions by element are not looked into", '("scalar_op", 
       f"{INSIDE}[by element]")
 plant(GRAPH, "models: functions by row are not looked into", '("scalar_op", "core_op")', '("scalar_op",)',
       f"{INSIDE}[by row]")
+plant(GRAPH, "models: functions inside composites are not looked into", "yield from _operations(getattr(op, name))",
+      "yield getattr(op, name)", f"{INSIDE}[in a composite]")
+plant(GRAPH, "models: graphs of somebody's are known", "type(op) is OpFromGraph", "isinstance(op, OpFromGraph)",
+      f"{INSIDE}[a graph by row]")
 
 # --- rows that decide whether a release succeeds, or what it costs
 

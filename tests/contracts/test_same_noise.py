@@ -265,17 +265,38 @@ class CarelessScores:
         return "careless"
 
 
+class FailingScores(CarelessScores):
+    """Scores that raise an error for a cell that they cannot compute, and quote it."""
+
+    def __call__(self, frame: pd.DataFrame) -> np.ndarray:
+        if not (frame["income"] < 9e5).all():
+            raise KeyError(str(frame["income"].max()))
+        return frame[["age", "income"]].to_numpy(dtype=float)
+
+
 class CarelessModel:
-    name = "careless"
+    name, scores = "careless", CarelessScores
 
     def check(self, schema: Schema) -> None:
         pass
 
     def on(self, synthetic: iw.SyntheticTable) -> Callable[[Any], CarelessScores]:
-        return lambda weights: CarelessScores()
+        return lambda weights: self.scores()
 
     def to_data(self) -> dict[str, Any]:
         return {"build": self.name}
+
+
+class FailingModel(CarelessModel):
+    name, scores = "failing", FailingScores
+
+
+def indexed(frame: pd.DataFrame) -> pm.Model:
+    """A model with a parameter for each number of children up to the largest synthetic one."""
+    with pm.Model() as found:
+        own = pm.Normal("of", 0, 1, shape=int(frame["children"].max()) + 1)[pm.Data("children", frame["children"])]
+        pm.Normal("income", 1e3 * own, 2e3, observed=frame["income"])
+    return found
 
 
 #: Schema of these models.
@@ -283,10 +304,14 @@ FEW = Schema(*(SCHEMA[name] for name in ("age", "income", "children", "insured",
 
 
 @pytest.mark.interpreted
-@pytest.mark.parametrize("model", [iw.model(logged), iw.model(grouped), CarelessModel()], ids=lambda model: model.name)
+@pytest.mark.parametrize(
+    "model",
+    [iw.model(logged), iw.model(grouped), iw.model(indexed), CarelessModel(), FailingModel()],
+    ids=lambda model: model.name,
+)
 def test_scores_that_cannot_be_computed_show_nothing_beside_the_noise(model):
     def publish(private: iw.PrivateTable, ledger: iw.Ledger) -> iw.Release:
-        known = given().frame.query("region != 'east'")
+        known = given().frame.query("region != 'east' and children < 4")
         table = synthetic_table(known[list(FEW.names)], FEW)
         return iw.publish(
             private, epsilon=EPSILON, delta=DELTA, generator=table, weights=iw.StagedTilt([model]), ledger=ledger,

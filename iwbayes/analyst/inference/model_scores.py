@@ -22,7 +22,7 @@ from iwbayes.analyst.weighting.other_rows import MovableRows, OfColumn, cells_of
 from iwbayes.analyst.weighting.reweight import reweight
 from iwbayes.arrays import Array
 from iwbayes.features.scores import MOST_OUTCOMES, Outcomes
-from iwbayes.schema import Binary, Categorical, Integer, Schema
+from iwbayes.schema import Binary, Categorical, Date, Integer, Schema
 from iwbayes.tables import SyntheticTable
 
 #: Rows of the table that a model is tried on before anything is charged.
@@ -217,7 +217,7 @@ def trial_rows(schema: Schema) -> SyntheticTable:
             cells: Any = pd.Series([levels[index % len(levels)] for index in range(_TRIAL_ROWS)], dtype=object)
         else:
             cells = pd.Series(np.linspace(column.lower, column.upper, _TRIAL_ROWS))  # type: ignore[attr-defined]
-            cells = cells.round() if isinstance(column, Integer) else cells
+            cells = cells.round() if isinstance(column, Integer | Date) else cells
         cells = cells.iloc[rng.permutation(_TRIAL_ROWS)].reset_index(drop=True)
         if column.missing:
             cells.iloc[int(rng.integers(_TRIAL_ROWS))] = None

@@ -236,4 +236,6 @@ def _operations(op: Any) -> Iterator[Any]:
 
 def _is_known(op: Any) -> bool:
     home = type(op).__module__ + "."
-    return type(op).__name__ in _COPIES or (home.startswith(_KNOWN) and not home.startswith(_UNKNOWN))
+    if type(op) is OpFromGraph or (home.startswith("pytensor.") and type(op).__name__ in _COPIES):
+        return True
+    return home.startswith(_KNOWN) and not home.startswith(_UNKNOWN)
