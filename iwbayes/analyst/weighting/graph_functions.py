@@ -22,6 +22,8 @@ _INTERPRETER: Any = Mode(linker="py", optimizer=cast(Any, None))
 # searching for operations to fuse or do in place takes half of the time of making a function, and saves row passes
 _FOR_ROWS = ("fusion", "inplace", "BlasOpt")
 _STABLE_INTERPRETER: Any = Mode(linker="py", optimizer="fast_run").excluding("specialize", *_FOR_ROWS)
+# The density of a parameter that is out of range, such as a scale that underflows to 0, is 0, as in PyMC.
+_OUT_OF_RANGE = "local_check_parameter_to_ninf_switch"
 
 
 @node_rewriter([Elemwise])
@@ -100,10 +102,10 @@ class CompiledWhenUsed:
     def __call__(self, *values: np.ndarray) -> Any:
         """Evaluate the outputs."""
         if self._calls == self._calls_in_python:
-            mode = get_default_mode().including("iwbayes").excluding(*self._excluded)
+            mode = get_default_mode().including("iwbayes", _OUT_OF_RANGE).excluding(*self._excluded)
             self._function = pytensor.function(*self._graph, mode=mode, on_unused_input="ignore")
         elif self._calls == 0:
-            self._function = interpreted(*self._graph, _STABLE_INTERPRETER)
+            self._function = interpreted(*self._graph, _STABLE_INTERPRETER.including(_OUT_OF_RANGE))
         self._calls += 1
         return self._function(*values)
 

@@ -346,6 +346,18 @@ def test_graphs_are_compiled_when_they_have_been_used(n_rows, calls_in_python):
         assert (type(function._function.maker.linker) is PerformLinker) == (call < calls_in_python)
 
 
+@pytest.mark.parametrize("n_rows", [0, None])
+def test_the_density_of_a_scale_that_underflows_is_zero(n_rows):
+    with pm.Model() as model:
+        pm.Normal("effect", 0, pm.LogNormal("spread"), shape=3)
+    point = {variable.name: np.zeros(variable.type.shape) for variable in model.value_vars}
+    function = CompiledWhenUsed(model.value_vars, model.logp(), n_rows=n_rows)
+    for log_spread in (-800.0, 0.5):
+        point["spread_log__"] = np.array(log_spread)
+        np.testing.assert_allclose(function(*point.values()), model.compile_logp()(point), rtol=1e-13)
+    assert np.isneginf(function(np.array(-800.0), np.zeros(3)))
+
+
 def test_both_outcomes_take_one_softplus():
     y, x = pt.lvector("y"), pt.matrix("x")
     density = pt.switch(pt.eq(y, 1), -pt.softplus(-x), -pt.softplus(x))
