@@ -164,7 +164,8 @@ def test_a_level_that_noise_hides_has_a_long_interval_that_covers(seed):
     low, high = draws["g[rare]"]
     assert low < TRUTH < high
     assert high - low > 5
-    assert record.loc["x", "score_ratio"] == 1
+    # the curvature error of x is just above or below 0.03, from which on the score test is used: it changes little
+    assert record.loc["x", "score_ratio"] < 1.1
     assert record.loc["x", "calibrated"]
     assert draws["x"][1] - draws["x"][0] < 0.5
 
