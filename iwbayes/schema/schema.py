@@ -26,7 +26,7 @@ __all__ = ["Binary", "Categorical", "Column", "Date", "Integer", "Level", "Real"
 #: Column types by their name in a schema file.
 COLUMN_TYPES: dict[str, type[Column]] = {column.kind: column for column in (Real, Integer, Date, Binary, Categorical)}
 #: Largest number of encoded features. Tables of all pairs of more features would not fit into memory.
-MOST_FEATURES = 10_000
+MOST_FEATURES = 20_000
 #: Largest number of levels that the description of a column lists; the others are counted.
 _MOST_LEVELS = 40
 
@@ -63,7 +63,7 @@ class Schema(Frozen):
     ------
     TypeError, ValueError
         If a column has a different type, a name appears twice, there is no column, or the columns encode to more than
-        10,000 features.
+        20,000 features.
 
     Examples
     --------
