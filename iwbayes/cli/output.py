@@ -98,7 +98,7 @@ def save_or_rescue(save: Callable[[Path], Any], path: Path) -> Path:
         with suppress(OSError):
             rescue = Path(tempfile.mkdtemp(prefix="iwbayes-", dir=folder)) / path.name
             save(rescue)
-            say(f"warning: {one_line(refused)} It was written to {rescue} instead.", err=True)
+            say(f"warning: {line_of(refused)} It was written to {rescue} instead.", err=True)
             return rescue
     raise refused
 
@@ -206,10 +206,10 @@ def message_of(error: Exception, private: bool) -> str:
             f"{type(error).__name__} in {home or 'a library'}. Its message is not shown, because it may contain "
             f"private values. Use --debug to locate the error, and please report it."
         )
-    return one_line(error)
+    return line_of(error)
 
 
-def one_line(error: Exception) -> str:
+def line_of(error: Exception) -> str:
     """Return the message of an error in one line."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.strerror}: {error.filename}"

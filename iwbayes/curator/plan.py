@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from iwbayes._warnings import CalibrationWarning, PrivacyWarning
 from iwbayes.curator.estimators.tilting.staged import StagedTilt
 from iwbayes.curator.estimators.tilting.tilt import TiltWeights
 from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
-from iwbayes.curator.privacy.accounting import check_budget, largest_scale
+from iwbayes.curator.privacy.accounting import check_budget, largest_scale, small_delta
 from iwbayes.curator.privacy.declared import admit
 from iwbayes.curator.privacy.ledger import BudgetExceeded, Ledger
 from iwbayes.curator.protocols import (
@@ -278,7 +277,7 @@ def warn_of_delta(delta: float, units: str, n: int, *, stacklevel: int = 3) -> N
         warnings.warn(
             f"delta {delta:g} is at least one over the number of {units} ({n}): {units} may be exposed completely with "
             f"that probability, and publish refuses it. Use a delta well below {1 / n:.2g}, such as "
-            f"{10.0 ** (math.floor(-math.log10(n)) - 2):g}.",
+            f"{small_delta(n):g}.",
             PrivacyWarning,
             stacklevel=stacklevel,
         )

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import pytensor.tensor as pt
-from numpy.typing import NDArray
 from pytensor.graph.replace import vectorize_graph
 
 from iwbayes._digest import digest
@@ -104,10 +103,6 @@ class ModelScores:
         scores[undefined], logs[undefined] = np.nan, np.nan
         return scores, logs
 
-    def defined(self, frame: pd.DataFrame) -> NDArray[np.bool_]:
-        """Return for which rows (row,) the model is defined: cells and indices are known, and parameters valid."""
-        return ~np.isnan(self._of(frame)[1])
-
     def digest(self) -> str:
         """Return a digest of the name, the point, and the columns in the model."""
         names = repr([[getattr(part, "name", "") for part in parts] for parts in self.held.functions])
@@ -174,13 +169,13 @@ def _check(model: PyMCModel, schema: Schema) -> None:
     try:
         posterior, held, function = model.built(table)
         theta = posterior.start() + 0.1 * np.cos(np.arange(posterior.size))
-        scores = ModelScores(model.name, held, function, theta)
-        one, all_rows = scores(table.frame), posterior.scores(theta)
+        one, logs = ModelScores(model.name, held, function, theta)._of(table.frame)
+        all_rows = posterior.scores(theta)
     except Exception as error:  # a user's function may raise anything
         said = str(error).strip().split("\n", 1)[0].rstrip(".")
         said = said if isinstance(error, TypeError | ValueError) else f"{type(error).__name__}: {said}"
         raise ValueError(f"the model {model.name!r} cannot be measured: {said}.") from error
-    there = np.isfinite(all_rows).all(axis=1) & scores.defined(table.frame)
+    there = np.isfinite(all_rows).all(axis=1) & ~np.isnan(logs)  # rows for which the model is defined
     if not there.any() or not np.allclose(one[there], all_rows[there], rtol=_ROUNDING, atol=_ROUNDING):
         raise ValueError(
             f"the model {model.name!r} cannot be measured: the density of a row does not depend on its own cells "

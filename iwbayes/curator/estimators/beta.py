@@ -191,7 +191,7 @@ class BetaCalibratedWeights(RatioLearner[BetaCalibratedRatio]):
         if self.l2 is not None:
             return self.l2, sensitivity(reach, facts.n_private, self.l2)
         # standard deviation of the noise if the sensitivity is one
-        noise_sd = math.sqrt(self._noise(self._norm(), _SLOPES, epsilon=epsilon, delta=delta).covariance[0, 0])
+        noise_sd = math.sqrt(self._noise(self._norm(), _SLOPES, epsilon=epsilon, delta=delta).variance)
         l2 = max(sensitivity(reach, facts.n_private, 1.0) * noise_sd / NOISE_TARGET, LEAST_L2)
         return l2, sensitivity(reach, facts.n_private, l2)
 

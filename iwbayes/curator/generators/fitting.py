@@ -79,7 +79,6 @@ class LedgerFit(Generic[Fitted]):
         facts = PublicFacts.of(private, None, ledger)
         check_rows_at_hand(self, private)
         events = self.events(facts, epsilon=epsilon, delta=delta)
-        ledger.check(*events, delta=delta)
         account = ledger.charge_release(*events, delta=delta)
         fitted: Any = self._learn(private, account, facts, float(epsilon), float(delta))
         account._register(fitted.fingerprint())

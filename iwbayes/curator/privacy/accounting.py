@@ -50,6 +50,11 @@ SCALE_WIDTH = 2e-3
 ROUNDING = 1e-12
 
 
+def small_delta(n: int) -> float:
+    """Return a power of ten far below one over a number of rows, or of users, to suggest it."""
+    return float(10.0 ** (math.floor(-math.log10(n)) - 2))
+
+
 def check_budget(epsilon: float, delta: float, *, infinite: bool = False) -> tuple[float, float]:
     """Return the pair as floats, or raise ValueError if it is not a privacy budget.
 

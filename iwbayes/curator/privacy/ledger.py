@@ -93,8 +93,8 @@ class Ledger:
             raise ValueError(f"adjacency must be one of {list(ADJACENCIES)}; got {adjacency!r}.")
         self._noise = SystemNoise() if noise is None else noise
         _ = noise_kind(self._noise)
-        record = LedgerRecord(epsilon, delta, adjacency, begin_rule(rule, epsilon, delta))
-        record = replace(record, allow_large_delta=bool(allow_large_delta))
+        rules, allowed = begin_rule(rule, epsilon, delta), bool(allow_large_delta)
+        record = LedgerRecord(epsilon, delta, adjacency, rules, allow_large_delta=allowed)
         self._record = record.planning([getattr(release, "events", release) for release in plan])
         self._file: LedgerFile | None = None
         self._lock = threading.RLock()
@@ -337,7 +337,8 @@ class Ledger:
         Raise ValueError if delta is at least one over this number, unless the ledger was created with
         ``allow_large_delta=True``, which then is part of its statement. ``units`` is "rows" or "users".
         """
-        if self._now().meeting(n, units) != self._now():
+        before = self._now()
+        if before.meeting(n, units) != before:
             self._change(lambda record: record.meeting(n, units))
 
     def note(self, reason: str) -> None:

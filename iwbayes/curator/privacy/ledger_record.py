@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from iwbayes.curator.privacy.accounting import ROUNDING, check_claim, price
+from iwbayes.curator.privacy.accounting import ROUNDING, check_claim, price, small_delta
 from iwbayes.curator.privacy.filters import BasicRule, Cost, Rule, accepts, total
 from iwbayes.statement import FLOATING_POINT, NOISE_KINDS, Adjacency, Event, PrivacyStatement, count_uses
 
@@ -207,7 +207,7 @@ class LedgerRecord:
             raise ValueError(
                 f"delta must be below one over the number of {units}, 1/{n} = {1 / n:.2g}; got {self.delta:g}. With "
                 f"such a delta, {units} may be exposed completely. Use a delta such as "
-                f"{10.0 ** (math.floor(-math.log10(n)) - 2):g}, or allow_large_delta=True (--allow-large-delta), which "
+                f"{small_delta(n):g}, or allow_large_delta=True (--allow-large-delta), which "
                 "the privacy statement will name."
             )
         return replace(self, large_delta=max(n, self.large_delta or 0))

@@ -26,8 +26,6 @@ from iwbayes.analyst.inference.model_scores import trial_rows
 from iwbayes.features.scores import ScoreMap, ScoreModel
 from iwbayes.rehearsal.replay import check_replayable, replay
 
-pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode")
-
 SCHEMA = iw.Schema(
     iw.Integer("visits", 0, 30), iw.Real("x", -2, 2), iw.Real("years", 0.5, 3), iw.Categorical("g", ("a", "b", "c")),
     iw.Real("income", 0, 9, missing=True),

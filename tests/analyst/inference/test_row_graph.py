@@ -15,8 +15,6 @@ import iwbayes as iw
 from iwbayes.analyst.inference.model_scores import ModelScores
 from iwbayes.features.scores import ScoreMap
 
-pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode")
-
 SCHEMA = iw.Schema(iw.Integer("a", -40, 400), iw.Real("y", -5, 5), iw.Real("x", -9, 9))
 N = 300
 

@@ -160,7 +160,7 @@ class StagedTilt(Tilt):
         return "; ".join(model.name for model in self.models)
 
     def _noise_sd(self, features: FeatureMap | ScoreMap, facts: PublicFacts, budget: Budget) -> float:
-        return math.sqrt(self._noise_of(features, facts, *budget).covariance[0, 0])
+        return math.sqrt(self._noise_of(features, facts, *budget).variance)
 
     def _label(self, stage: int) -> str:
         return f"{self.label}, stage {stage + 1}"
@@ -286,7 +286,7 @@ def combined(found: Measurement, before: Array, known: float) -> tuple[Measureme
         The combined measurement, and the variance of its noise.
     """
     columns = found.tilt_columns
-    own = float(found.noise.covariance[0, 0])
+    own = found.noise.variance
     gap = found.value[columns] - before
     at_least = 1.0 if math.isinf(known) else known / (known + own)
     part = max(at_least, 1 - own / max(float(np.mean(gap**2)), own))

@@ -326,7 +326,7 @@ class TiltWeights(Tilt):
     def _with_noise(
         self, features: FeatureMap, facts: PublicFacts, epsilon: float, delta: float, name: str
     ) -> TiltDesign[FeatureMap]:
-        noise_sd = float(np.sqrt(self._noise_of(features, facts, epsilon, delta).covariance[0, 0]))
+        noise_sd = math.sqrt(self._noise_of(features, facts, epsilon, delta).variance)
         return TiltDesign(features, noise_sd, noise_sd * math.sqrt(features.n_coordinates), name)
 
     def _before(self, fit: OpenFit) -> None:

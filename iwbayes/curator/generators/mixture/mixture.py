@@ -200,7 +200,7 @@ class Mixture(LedgerFit["FittedMixture"]):
 
         budgets = TableBudgets.of(facts, epsilon, delta, self.columns_share)
         bins, grouping, measured = release(private, ledger, facts, budgets, self.max_bins)
-        variance = measured.columns.distribution._variance()
+        variance = measured.columns.distribution.variance
         own = np.split(measured.columns.value, grouping.code_starts[1:-1])
         atoms = [gathers_at_bounds(part, counts, variance) for part, counts in zip(bins, own, strict=True)]
         families = tuple(family_of(part, self.integers, ends) for part, ends in zip(bins, atoms, strict=True))

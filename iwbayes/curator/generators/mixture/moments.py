@@ -134,13 +134,13 @@ class Targets(NamedTuple):
                 pairs = pairs + rng.normal(0.0, np.sqrt(variance))
         else:
             pairs, expected = measured.pairs.value, shares.pairs[indices]
-            variance = n * expected * (1 - expected) + 1 + measured.pairs.distribution._variance()
+            variance = n * expected * (1 - expected) + 1 + measured.pairs.distribution.variance
             if simulated is not None and rng is not None:
                 pairs = pairs + simulated.pairs[indices] - n * expected + _noise(measured.pairs, rng)
         columns = measured.columns.value
         if simulated is not None and rng is not None:
             columns = columns + simulated.columns - n * shares.columns + _noise(measured.columns, rng)
-        own = n * shares.columns * (1 - shares.columns) + 1 + measured.columns.distribution._variance()
+        own = n * shares.columns * (1 - shares.columns) + 1 + measured.columns.distribution.variance
         return cls(grouping.tables(columns, pairs), grouping.tables(1 / own, 1 / variance))
 
 
