@@ -42,8 +42,8 @@ class CalibrationWarning(IwbayesWarning):
 class PrivacyWarning(IwbayesWarning):
     """Warn about the privacy that a setting gives.
 
-    It is raised if a mechanism costs more privacy than its name or its publication says, or if a budget protects less
-    than it could, for example because delta is above one over the number of private rows.
+    It is raised if a mechanism costs more privacy than its name or its publication says, or by `plan` if `publish` will
+    refuse delta, because it is at least one over the number of private rows.
 
     Examples
     --------

@@ -312,7 +312,7 @@ def plan(
     Warns
     -----
     PrivacyWarning
-        As in `publish`.
+        If delta is at least one over the number of rows (or users), which `publish` refuses.
 
     Examples
     --------
