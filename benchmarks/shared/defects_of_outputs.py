@@ -94,6 +94,8 @@ plant(GRAPH, "models: an index may be out of range", "pt.clip(at, 0, size - 1)",
 plant(GRAPH, "models: a negative index counts from the end", "[pt.all(pt.ge(at, 0)), pt.all(pt.lt(at, size))]",
       "[pt.all(pt.lt(at, size))]", f"{DOMAIN}[index_above_the_smallest]")
 plant(GRAPH, "models: an invalid parameter is used", "if condition in of_cells]", "if False]", f"{DOMAIN}[scale]")
+plant(GRAPH, "models: whole numbers are divided by zero", "pt.switch(divides, inputs[1], 1)", "inputs[1]",
+      f"{DOMAIN}[divisor]")
 plant("analyst/weighting/other_rows.py", "models: a number that a type cannot hold becomes another",
       "known &= (cast == array)", "known |= (cast == array)", f"{DOMAIN}[index_of_a_small_type]")
 plant("features/scores.py", "scores: a row that fails decides about its block",
