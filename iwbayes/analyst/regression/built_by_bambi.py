@@ -7,6 +7,7 @@ they are Normal(0, scale) themselves.
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Callable
@@ -26,12 +27,14 @@ from iwbayes.analyst.calibration.record import mark_uncalibrated, warn_outside_d
 from iwbayes.analyst.calibration.rehearsed import rehearsed_draws
 from iwbayes.analyst.checks import check_enough_draws
 from iwbayes.analyst.fit_record import fit_attributes
-from iwbayes.analyst.inference.nuts import SamplingSettings, sample_model
+from iwbayes.analyst.inference.nuts import SamplingSettings, WhitenedNuts
 from iwbayes.analyst.inference.weight_draws import ComponentAssignment, draw_components, sample_statistics
 from iwbayes.analyst.inference.weighted_posterior import posterior_dataset
 from iwbayes.analyst.pooling.pool import pool
 from iwbayes.analyst.regression.design import ready_rows
 from iwbayes.analyst.regression.families import check_column, default_family, get_family
+from iwbayes.analyst.regression.priors import SCALE, SIGMA_DOF, column_scales, response_scale
+from iwbayes.arrays import Array
 from iwbayes.features.formulas import quoted
 from iwbayes.rehearsals import Rehearsals
 from iwbayes.release import Release
@@ -42,6 +45,9 @@ if TYPE_CHECKING:
 
 #: With log_likelihood="auto", both log likelihood groups are stored if together they need at most this many bytes.
 LOG_LIKELIHOOD_LIMIT = 256 * 2**20
+
+#: A predictor whose mean is more than this many standard deviations from zero does not vary around zero.
+_FAR = 5.0
 
 _BEYOND = re.compile(r"\||\boffset\(")
 # Bambi's binomial response ``p(successes, trials)``, under any of its three names
@@ -141,7 +147,7 @@ def build(formula: str, release: Release, family: Any, priors: Any) -> BuiltRegr
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="The intercept is omitted in ordinal families")
             model = bambi.Model(
-                formula, data, family=name, priors=priors, center_predictors=False, noncentered=False,
+                formula, data, family=name, priors=priors, auto_scale=False, center_predictors=False, noncentered=False,
                 extra_namespace={"np": np}, **options,
             )  # fmt: skip
             model.build()
@@ -150,12 +156,81 @@ def build(formula: str, release: Release, family: Any, priors: Any) -> BuiltRegr
         raise ValueError(
             f"Bambi could not build {formula!r} with family {name!r}: {reason}. Columns are {list(schema.names)}."
         ) from error
-    built: Any = model.backend.model
     from iwbayes.analyst.weighting.model_copy import drop_variables
 
+    values = data[own[0]].to_numpy(np.float64) if name in ("gaussian", "t", "gamma") else None
+    built = _with_default_priors(model, name, values, priors or {}, release.weights.values)
     drop_variables(built, [var.name for var in built.deterministics if len(frame) in var.shape.eval()])
     predictors = [column for column in used if column != own[0]]
     return BuiltRegression(built, name, response, f"{quoted(own[0])} ~ {' + '.join(map(quoted, predictors)) or '1'}")
+
+
+def _with_default_priors(model: Any, family: str, response: Array | None, given: Any, weights: Array) -> Any:
+    """Return the PyMC model of a built Bambi model, with the default priors of `regression` for what is not `given`.
+
+    Predictors are not centred. A prior of the intercept itself, or of thresholds, would be strong where all predictors
+    are zero, such as in the year 0; here it is one at the weighted means of the predictors.
+    """
+    import pymc as pm
+    from pymc.model.fgraph import ModelFreeRV
+
+    from iwbayes.analyst.weighting.model_copy import transform_model
+
+    parts = model.parameters if hasattr(model, "parameters") else model.components
+    part, share = parts[model.family.likelihood.parent], weights / weights.sum()
+    y_mean, y_sd = (0.0, 1.0) if response is None else response_scale(response, share)
+    if family == "gamma":
+        y_mean, y_sd = math.log(y_mean), 1.0
+    columns = {name: np.reshape(term.data, (len(share), -1)) for name, term in part.common_terms.items()}
+    ends = np.cumsum([0, *(data.shape[1] for data in columns.values())])
+    places = dict(zip(columns, map(slice, ends, ends[1:]), strict=True))
+    means, scales = column_scales(np.hstack([np.empty((len(share), 0)), *columns.values()]), share, [*places.values()])
+    sds: dict[str, Any] = {name: SCALE * y_sd / scales[at] for name, at in places.items()}
+    sds |= {"Intercept": SCALE * y_sd, "threshold": SCALE, "sigma": y_sd}
+    for name, term in part.group_specific_terms.items():
+        own = np.reshape(term.predictor, (len(share), -1))
+        sds[f"{name}_sigma"] = SCALE * y_sd / (1.0 if term.kind == "intercept" else column_scales(own, share, [])[1])
+        if own.shape[1] == 1 and abs(np.mean(own)) > _FAR * np.std(own) > 0:
+            warnings.warn(_far_from_zero(name, own), IwbayesWarning, stacklevel=6)
+    given = {*given, *(f"{name}_sigma" for name in given)}
+
+    built = model.backend.model
+    spread = np.linspace(-2, 2, int(built["threshold"].shape.eval()[0])) if "threshold" in built.named_vars else None
+
+    def edit(fgraph: Any, name: str, rv: Any, value: Any) -> Any:
+        if name in given or name not in sds:
+            return rv
+        sd: Any = np.asarray(sds[name], dtype=np.float64)
+        if sd.size == 1:
+            sd = sd.reshape(())
+        elif rv.type.ndim > 1:  # dimensions: columns, then levels of the response
+            sd = sd[:, None]
+        size = rv.owner.op.size_param(rv.owner)
+        if name == "sigma":
+            return pm.HalfStudentT.dist(SIGMA_DOF, sd, size=size)
+        if name not in places and name not in ("Intercept", "threshold"):
+            return pm.HalfNormal.dist(sd, size=size)
+        location: Any = 0.0
+        if name not in places:
+            slopes = {node.outputs[0].name: node.outputs[0] for node in fgraph.apply_nodes}
+            found = [means[at] @ slopes[own].reshape((at.stop - at.start, -1)) for own, at in places.items()]
+            by_level = name == "Intercept" and rv.type.ndim  # an intercept for each level of the response
+            at_means: Any = sum(one if by_level else one[0] for one in found)
+            location = y_mean - at_means if spread is None else spread + at_means
+        return pm.Normal.dist(location, sd, size=size)
+
+    return transform_model(built, edit, kind=ModelFreeRV)
+
+
+def _far_from_zero(name: str, values: Array) -> str:
+    """Return a warning about the group-specific slopes of a predictor (row,) whose zero is far from its values."""
+    slope, _, group = name.partition("|")
+    center = np.format_float_positional(float(f"{np.mean(values):.3g}"), trim="-")
+    return (
+        f"the values of {slope!r} in ({slope}|{group}) are far from zero (mean {center}, standard deviation "
+        f"{np.std(values):.2g}), where the group effects of the intercept are defined. Their default prior hardly "
+        f"allows lines that differ. Write (I({slope} - {center})|{group})."
+    )
 
 
 def _trials(formula: str) -> tuple[str, str] | None:
@@ -274,8 +349,16 @@ def _sampled(
         remedy = "Increase draws or chains, or pass calibrate='none'."
         check_enough_draws(settings.chains * settings.draws, terms.size, remedy)
     groups = {"observed_data": observed_dataset(weighted)}
-    if release.weights.n_draws > 1 or not terms.in_likelihood(terms.start()).all():
-        groups["posterior"] = sample_model(weighted, settings, settings.draws, rng)
+    informed = terms.in_likelihood(terms.start())
+    if release.weights.n_draws > 1 or not informed.all():
+        # NUTS moves slowly along the intercept and the slope of a predictor that is far from zero
+        mode, precision = terms.mode(free=informed), np.eye(terms.size)
+        both = np.ix_(informed, informed)
+        precision[both] = mode.precision[both]
+        nuts = WhitenedNuts(terms.size, settings, n_runs=1)
+        theta, statistics = nuts.sample(terms, mode.theta, precision, draws=settings.draws, rng=rng)
+        diverging = int(np.sum(statistics.get("diverging", 0)))
+        groups["posterior"] = posterior_dataset(terms, theta).assign_attrs(divergences=diverging)
         if not calibrating:
             return groups, "nuts"
         idata = calibrate(

@@ -1,16 +1,20 @@
 """Regressions as PyMC models, with weakly informative default priors.
 
 Default priors are computed from the synthetic design, which is public, and its weights, following rstanarm and Bambi.
-Let m_j and s_j be the weighted mean and standard deviation of column j. For the gaussian family let m_y and s_y be the
-mean and standard deviation of the response; for other families m_y = 0 and s_y = 1.
+Let m_j be the weighted mean of column j, and s_j the standard deviation that is left when the other columns are given.
+For the families gaussian and t let m_y and s_y be the mean and standard deviation of the response; for gamma m_y is the
+logarithm of its mean. Otherwise m_y = 0 and s_y = 1.
 
-* Coefficient of column j: Normal(0, 2.5 s_y / s_j). A column of zeros and ones, such as a level of a factor, uses
-  s_j = 1/2, as if both values were equally frequent. The prior of a rare level is therefore no wider than that of a
-  common one.
+* Coefficient of column j: Normal(0, 2.5 s_y / s_j). A square or an interaction has the same prior wherever the zero of
+  its columns is, because of the other columns. A column of zeros and ones, such as a level of a factor, is treated as
+  if both values were equally frequent, with s_j = 1/2 if it is independent of the columns of other terms. The prior of
+  a rare level is therefore no wider than that of a common one.
 * Intercept: the intercept of the centred design, Intercept + sum_j m_j b_j, is Normal(m_y, 2.5 s_y). The model states
   this as Intercept | b ~ Normal(m_y - sum_j m_j b_j, 2.5 s_y). The joint density is the same, and the free variable is
   the intercept of the columns without centring.
-* sigma of the gaussian family: HalfStudentT(4, s_y).
+* Thresholds of the family cumulative, at the means of the columns: Normal(-2 to 2, 2.5).
+* sigma of the families gaussian and t: HalfStudentT(4, s_y). alpha and nu have Bambi's default priors.
+* Scale of group-specific effects: HalfNormal(2.5 s_y) for the intercept, HalfNormal(2.5 s_y / s_j) for slopes.
 
 A prior given by name replaces the default prior of that coefficient, for the column without centring. A prior given for
 Intercept is the prior of the intercept itself, at which all columns are zero.

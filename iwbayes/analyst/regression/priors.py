@@ -6,7 +6,7 @@ See :mod:`iwbayes.analyst.regression.model` for a description of the default pri
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +15,18 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from iwbayes.analyst.regression.design import Design
-from iwbayes.arrays import Array
+from iwbayes.arrays import Array, row_blocks, symmetric
 
 Priors = Mapping[str, Any]
 
 #: Degrees of freedom of the HalfStudentT prior of sigma.
 SIGMA_DOF = 4.0
-_SCALE = 2.5
+#: Standard deviation of a default prior, for a coefficient of a column of scale 1 and a response of scale 1.
+SCALE = 2.5
+#: Combinations of columns of unit variance with less than this share of the largest variance do not vary.
+_COLLINEAR = 1e-11
+#: Size of one block of rows, in numbers.
+BLOCK_NUMBERS = 2**20
 #: Standard deviation of a balanced column of zeros and ones.
 _HALF_OF_THE_ROWS = 0.5
 
@@ -39,23 +44,55 @@ class PriorScales:
 def prior_scales(design: Design, weights: Array) -> PriorScales:
     """Compute the scales of the default priors from a design and the weights of its rows. The total is irrelevant."""
     share = weights / weights.sum()
-    mean = share @ design.x
-    # one column at a time, so that a large design is not copied
-    sd = np.sqrt([share @ np.square(design.x[:, j] - mean[j]) for j in range(design.x.shape[1])])
+    mean, sd = column_scales(design.x, share, [term.columns for term in design.terms])
     response_mean, response_sd = 0.0, 1.0
     if design.family.auxiliary:
-        response_mean = float(share @ design.y)
-        response_sd = float(np.sqrt(share @ np.square(design.y - response_mean))) or 1.0
-    # a rare level gets the prior of a balanced one, because its small standard deviation would widen the prior
-    rare = np.array([_of_zeros_and_ones(design.x[:, j]) for j in range(design.x.shape[1])])
-    sd = np.where(rare, _HALF_OF_THE_ROWS, sd)
-    # a constant column has no scale, so one unit of it is used
-    slopes = _SCALE * response_sd / np.where(sd > 1e-12 * np.maximum(1.0, np.abs(mean)), sd, 1.0)
+        response_mean, response_sd = response_scale(design.y, share)
+    slopes = SCALE * response_sd / sd
     index = _intercept(design)
     if index is None:
         return PriorScales(slopes, np.zeros_like(mean), 0.0, response_sd)
-    slopes[index], mean[index] = _SCALE * response_sd, 0.0
+    slopes[index], mean[index] = SCALE * response_sd, 0.0
     return PriorScales(slopes, mean, response_mean, response_sd)
+
+
+def response_scale(y: Array, share: Array) -> tuple[float, float]:
+    """Return the mean and standard deviation of a numeric response (row,); 1 if it does not vary."""
+    mean = float(share @ y)
+    return mean, float(np.sqrt(share @ np.square(y - mean))) or 1.0
+
+
+def column_scales(x: Array, share: Array, terms: Sequence[slice]) -> tuple[Array, Array]:
+    """Return the means and scales, each (column,), of the columns x (row, column) of a design.
+
+    The scale of a column is the standard deviation that is left when the other columns are given. So a square or an
+    interaction has the same scale wherever the zero of its numbers is; the standard deviation of ``year**2`` itself
+    would make its prior narrow. With these scales the default priors have at most ``p / 2.5**2`` rows' worth of
+    information on any combination of p coefficients of a linear regression, by the inequality of Cauchy and Schwarz.
+
+    Columns of zeros and ones are treated as if half of their rows were ones, given the columns of other `terms`: the
+    prior of a rare level is that of a balanced one, because its small standard deviation would widen it. A column that
+    does not vary has the scale 1.
+    """
+    mean = share @ x
+    # one column at a time, so that a large design is not copied
+    sd = np.sqrt([share @ np.square(x[:, j] - mean[j]) for j in range(x.shape[1])])
+    varies = sd > 1e-12 * np.maximum(1.0, np.abs(mean))
+    scale = np.where(varies, sd, 1.0)
+    correlation = np.zeros((x.shape[1], x.shape[1]))
+    for rows in row_blocks(len(x), BLOCK_NUMBERS // max(x.shape[1], 1)):
+        unit = np.where(varies, (x[rows] - mean) / scale, 0.0) * np.sqrt(share[rows])[:, None]
+        correlation += unit.T @ unit
+    inverse = np.linalg.pinv(symmetric(correlation), _COLLINEAR, hermitian=True)
+    with np.errstate(divide="ignore"):
+        left = 1 / np.diag(inverse)  # share of a column's variance that is left given all other columns
+    for term in terms:
+        ones = [j for j in range(x.shape[1])[term] if _of_zeros_and_ones(x[:, j])]
+        if ones:
+            # the inverse of this block is the covariance given the columns of other terms
+            of_term = np.linalg.pinv(inverse[np.ix_(ones, ones)], _COLLINEAR, hermitian=True)
+            left[ones], scale[ones] = np.diag(of_term), _HALF_OF_THE_ROWS
+    return mean, np.where(varies, scale * np.sqrt(left.clip(max=1.0)), 1.0)
 
 
 def _of_zeros_and_ones(column: Array) -> bool:

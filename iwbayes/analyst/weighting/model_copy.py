@@ -1,4 +1,4 @@
-"""Copy a PyMC model with its observed variables edited, through the model's function graph."""
+"""Copy a PyMC model with some of its random variables edited, through the model's function graph."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import graph_replace
 
-#: Takes the copy's function graph, and the name, random variable and value of an observed variable in it. Returns a
-#: variable of the same type that replaces the random variable, or the random variable itself to keep it.
+#: Takes the copy's function graph, and the name, random variable and value of a variable in it. Returns a variable of
+#: the same type that replaces the random variable, or the random variable itself to keep it.
 Edit = Callable[[FunctionGraph, str, Any, Any], Any]
 
 
-def transform_model(model: pm.Model, edit: Edit, *, initial_values: bool = True) -> pm.Model:
-    """Copy a model and replace its observed variables by the variables that `edit` returns for them.
+def transform_model(
+    model: pm.Model, edit: Edit, *, kind: type = ModelObservedRV, initial_values: bool = True
+) -> pm.Model:
+    """Copy a model and replace its observed variables (or those of another `kind`) by what `edit` returns for them.
 
     PyMC's function graph rejects initial values, changes the order of variables and drops the model's name and
     ``check_bounds``. The copy restores all of them; initial values are optional.
@@ -28,7 +30,7 @@ def transform_model(model: pm.Model, edit: Edit, *, initial_values: bool = True)
     shadow.rvs_to_initial_values = dict.fromkeys(model.rvs_to_initial_values)
     fgraph, _ = fgraph_from_model(shadow)
     for node in fgraph.toposort():
-        if isinstance(node.op, ModelObservedRV):
+        if isinstance(node.op, kind):
             rv, value = node.inputs[:2]
             new = edit(fgraph, node.outputs[0].name, rv, value)
             if new is not node.inputs[0]:

@@ -10,7 +10,7 @@ from pytensor.compile.mode import Mode
 
 from iwbayes.analyst.regression.design import build_design
 from iwbayes.analyst.regression.model import build_model, regression
-from iwbayes.analyst.regression.priors import LogPrior, prior_scales
+from iwbayes.analyst.regression.priors import LogPrior, column_scales, prior_scales
 from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights
@@ -225,13 +225,55 @@ def test_prior_derivatives_match_finite_differences(formula, family, kind):
     np.testing.assert_allclose(hessian, numeric, rtol=1e-6, atol=1e-7)
 
 
+def residual(x: np.ndarray, column: int, w: np.ndarray) -> float:
+    """Root mean square of what a weighted least squares fit of a column on the others leaves."""
+    others, root = np.delete(x, column, axis=1), np.sqrt(w / w.sum())
+    left = root * (x[:, column] - others @ np.linalg.lstsq(others * root[:, None], x[:, column] * root)[0])
+    return float(np.sqrt(left @ left))
+
+
+def test_scales_of_columns_are_what_the_others_leave_and_do_not_depend_on_their_origin():
+    rng = np.random.default_rng(2)
+    x, a, w = rng.normal(size=300), rng.integers(0, 2, 300), rng.random(300)
+    for moved in (x, x + 200.0):
+        columns = np.column_stack([np.ones(300), moved, moved**2, a, moved * a])
+        terms = [slice(j, j + 1) for j in range(5)]
+        means, scales = column_scales(columns, w / w.sum(), terms)
+        np.testing.assert_allclose(means, np.average(columns, axis=0, weights=w))
+        of_indicator = 0.5 / np.sqrt(np.cov(a, aweights=w, ddof=0))
+        expected = [1.0, *(residual(columns, j, w) * (of_indicator if j == 3 else 1.0) for j in range(1, 5))]
+        np.testing.assert_allclose(scales, expected, rtol=1e-5)
+    twice = np.column_stack([x, 2 * x])  # columns that are functions of each other have priors by themselves
+    np.testing.assert_allclose(
+        column_scales(twice, w / w.sum(), [])[1], np.sqrt(np.diag(np.cov(twice.T, aweights=w, ddof=0)))
+    )
+
+
+def test_levels_of_a_factor_have_one_scale_unless_other_terms_determine_them():
+    g = np.repeat(np.arange(4), (5, 400, 300, 295))
+    dummies, share = (g[:, None] == np.arange(1, 4)).astype(float), np.full(1000, 1e-3)
+    np.testing.assert_allclose(column_scales(dummies, share, [slice(0, 3)])[1], 0.5)
+    every = (g[:, None] == np.arange(4)).astype(float)  # without an intercept
+    np.testing.assert_allclose(column_scales(every, share, [slice(0, 4)])[1], 0.5)
+
+
+def test_a_default_prior_has_few_rows_of_information_in_every_direction():
+    """At most p / 2.5**2 of them, for a linear regression; see `column_scales`."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(500, 4)) @ rng.normal(size=(4, 4)) + [0, 50, 0, 900]
+    share = np.full(500, 1 / 500)
+    _, scales = column_scales(x, share, [])
+    of_prior, of_row = np.diag(scales**2) / 2.5**2, np.cov(x.T, ddof=0)
+    assert np.linalg.eigvals(np.linalg.solve(of_row, of_prior)).real.max() <= 4 / 2.5**2
+
+
 def test_default_scales_are_those_of_the_weighted_design():
     found = design("a ~ k + c", "gaussian")
     w = RELEASE.weights.values
     scales = prior_scales(found, w)
     k, a = RELEASE.synthetic.frame["k"].to_numpy(), RELEASE.synthetic.frame["a"].to_numpy()
-    sd_k, sd_a = np.sqrt(np.cov(k, aweights=w, ddof=0)), np.sqrt(np.cov(a, aweights=w, ddof=0))
-    np.testing.assert_allclose(scales.sd[[0, 1]], [2.5 * sd_a, 2.5 * sd_a / sd_k])
+    rest, sd_a = residual(found.x, 1, w), np.sqrt(np.cov(a, aweights=w, ddof=0))
+    np.testing.assert_allclose(scales.sd[[0, 1]], [2.5 * sd_a, 2.5 * sd_a / rest])
     np.testing.assert_allclose([scales.mean, scales.center[1]], [np.average(a, weights=w), np.average(k, weights=w)])
     assert prior_scales(design("b ~ k", "bernoulli"), w).mean == 0.0
 
