@@ -3,7 +3,8 @@
 A Parquet file can be thousands of times smaller than its content. Three checks come before any cell is decoded. The
 number of cells is limited by the size of the release file. So is the size of the decompressed pages, as the headers of
 the pages declare it, because readers allocate that size (the footer may state another one). And each page must have an
-encoding in which no text can be larger than its page.
+encoding in which no text can be larger than its page. The footer is read here as well, because pyarrow's object of a
+column chunk ends the process if the statistics in it contradict the schema.
 """
 
 from __future__ import annotations
@@ -29,8 +30,13 @@ _CELL = 9
 _ENCODINGS = (0, 2, 3, 8)
 #: Field of a page header with a header of its kind (data, dictionary, data of version 2), and field of its encoding.
 _KINDS = {5: 2, 7: 2, 8: 4}
+#: Fields of a footer: rows, and row groups; of a row group: column chunks, and rows; of a column chunk: its metadata.
+_ROWS, _GROUPS, _CHUNKS, _ROWS_OF_GROUP, _METADATA = 3, 4, 1, 3, 3
+#: Fields of the metadata of a column chunk: its size in the file, and where its pages start.
+_LENGTH, _DATA, _DICTIONARY = 7, 9, 11
 #: Fields of a page header with its decompressed size and its stored size; field of the inner header with its count.
 _DECOMPRESSED, _STORED, _COUNT = 2, 3, 1
+_UNEXPECTED = "its table has headers of an unexpected form"
 
 
 def write_table(synthetic: SyntheticTable) -> bytes:
@@ -54,11 +60,11 @@ def read_table(content: bytes, schema: Schema, n_rows: int, origin: Any, *, file
     expected = [(column.name, _read_type(column)) for column in schema]
     if [(item.name, item.type) for item in file.schema_arrow] != expected:
         raise ArchiveError("the columns of its table do not match its schema")
-    groups = [file.metadata.row_group(index) for index in range(file.num_row_groups)]
-    if file.metadata.num_rows != n_rows or sum(group.num_rows for group in groups) != n_rows:
+    footer = _footer(content)
+    if not footer[_ROWS] == sum(group[_ROWS_OF_GROUP] for group in footer[_GROUPS]) == n_rows:
         raise ArchiveError("the number of rows of its table does not match its manifest")
     size = 0
-    for chunk in (group.column(index) for group in groups for index in range(group.num_columns)):
+    for chunk in _chunks(footer):
         for n_bytes, n_values in _page_sizes(content, chunk):
             size += n_bytes
             if size > limit or n_values > n_rows:
@@ -118,11 +124,22 @@ def _series(column: Any, values: pa.ChunkedArray) -> pd.Series:
 # --- headers of pages ------------------------------------------------------------------------------------
 
 
-def _page_sizes(content: bytes, chunk: Any) -> Iterator[tuple[int, int]]:
-    """Yield the decompressed size and the number of values of each page of a column chunk."""
-    starts = [chunk.data_page_offset, chunk.dictionary_page_offset if chunk.has_dictionary_page else None]
-    position = min(start for start in starts if start)
-    end = position + chunk.total_compressed_size
+def _footer(content: bytes) -> dict[int, Any]:
+    """Return the fields of the footer, whose length stands before the last four bytes."""
+    return _struct(content, len(content) - 8 - int.from_bytes(content[-8:-4], "little"))[0]
+
+
+def _chunks(footer: dict[int, Any]) -> list[dict[int, Any]]:
+    """Return the metadata of all column chunks."""
+    return [chunk[_METADATA] for group in footer[_GROUPS] for chunk in group[_CHUNKS]]
+
+
+def _page_sizes(content: bytes, chunk: dict[int, Any]) -> Iterator[tuple[int, int]]:
+    """Yield the decompressed size and the number of values of each page of a column chunk, from its metadata."""
+    position = min(chunk[_DATA], chunk.get(_DICTIONARY) or chunk[_DATA])
+    end = position + chunk[_LENGTH]
+    if position < 0:
+        raise ArchiveError("its table has pages outside the file")
     while position < end:
         header, position = _struct(content, position)
         own = [(header[kind][_COUNT], header[kind][encoding]) for kind, encoding in _KINDS.items() if kind in header]
@@ -142,20 +159,39 @@ def _struct(content: bytes, position: int) -> tuple[dict[int, Any], int]:
         step, kind = head >> 4, head & 15
         position += 1
         if not step:
-            raise ArchiveError("its table has page headers of an unexpected form")
+            raise ArchiveError(_UNEXPECTED)
         number += step
         found[number], position = _field(content, position, kind)
     return found, position + 1
 
 
 def _field(content: bytes, position: int, kind: int) -> tuple[Any, int]:
-    """Read a field: a truth value, a whole number, bytes (whose length alone is returned) or a structure."""
+    """Read a field: a truth value, a whole number, bytes (whose length alone is returned), a list or a structure."""
     if kind in (1, 2):
         return kind == 1, position
+    if kind == 3:
+        return content[position], position + 1
     if kind == 12:
         return _struct(content, position)
+    if kind == 9:
+        head, position = content[position], position + 1
+        size, inner, items = head >> 4, head & 15, []
+        if size == 15:
+            size, position = _varint(content, position)
+        for _ in range(size):  # in a list, each truth value is a byte
+            item, position = _field(content, position, 3 if inner in (1, 2) else inner)
+            items.append(item)
+        return items, position
     if kind not in (4, 5, 6, 8):
-        raise ArchiveError("its table has page headers of an unexpected form")
+        raise ArchiveError(_UNEXPECTED)
+    number, position = _varint(content, position)
+    if kind == 8:
+        return number, position + number
+    return (number >> 1) ^ -(number & 1), position
+
+
+def _varint(content: bytes, position: int) -> tuple[int, int]:
+    """Read a whole number without a sign, seven bits a byte."""
     number = shift = 0
     while True:
         byte = content[position]
@@ -163,7 +199,4 @@ def _field(content: bytes, position: int, kind: int) -> tuple[Any, int]:
         number |= (byte & 127) << shift
         shift += 7
         if byte < 128 or shift > 63:
-            break
-    if kind == 8:
-        return number, position + number
-    return (number >> 1) ^ -(number & 1), position
+            return number, position

@@ -185,13 +185,29 @@ def test_headers_of_pages_are_read_as_they_were_written(compression, version, us
     options = {"data_page_version": version, "use_dictionary": use_dictionary, "write_statistics": False}
     sizes = {"data_page_size": 512, "row_group_size": 2000, "write_batch_size": 100}
     content = parquet(columns, compression=compression, **options, **sizes)
-    for chunk in chunks(content):
-        sizes = list(table._page_sizes(content, chunk))
+    for own, chunk in zip(table._chunks(table._footer(content)), chunks(content), strict=True):
+        assert own[table._LENGTH] == chunk.total_compressed_size and own[table._DATA] == chunk.data_page_offset
+        assert own.get(table._DICTIONARY) == chunk.dictionary_page_offset
+        sizes = list(table._page_sizes(content, own))
         has_dictionary = chunk.has_dictionary_page
         assert sum(count for _, count in sizes[has_dictionary:]) == chunk.num_values
         assert len(sizes) > 3 or chunk.path_in_schema != "a"
         headers = chunk.total_uncompressed_size - sum(size for size, _ in sizes)
         assert 10 * len(sizes) < headers < 100 * len(sizes)
+
+
+def test_a_footer_that_contradicts_itself_does_not_end_the_process(tmp_path):
+    """A column that is required has no levels, but its statistics count some: pyarrow ended the process."""
+    good = make_release(60, schema=Schema(Categorical("c", ("a", "b"), missing=True))).save(tmp_path / "good.iwb")
+    content = members_of(good)["table.parquet"]
+    start, paths = len(content) - 8 - int.from_bytes(content[-8:-4], "little"), []
+    for place in (at for at in range(start, len(content) - 8) if content[at] == 2):  # 1, as Thrift stores it: optional
+        changed = content[:place] + b"\x00" + content[place + 1 :]
+        paths.append(forged(good, tmp_path / f"{place}.iwb", **{"table.parquet": changed}))
+    done = subprocess.run([sys.executable, ROOT / "load_hostile.py", *paths], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    said = [said for said, _ in json.loads(done.stdout).values()]
+    assert any("histogram" in one for one in said) and all(one.startswith(("ReleaseError", "loaded")) for one in said)
 
 
 def test_encodings_in_which_a_text_repeats_the_one_before_are_refused(tmp_path):
