@@ -30,7 +30,7 @@ def weights_digest(weights: Weights | None) -> str:
 
 
 def fit_attributes(
-    release: Release, weights: Weights | None, *, formula: str, family: str, method: str, total: float, calibrated: bool
+    release: Release, weights: Weights | None, *, formula: str, family: str, method: str, total: float
 ) -> dict[str, Any]:
     """Return the attributes of the posterior of a fit; `weights` None are uniform weights."""
     return {
@@ -42,7 +42,6 @@ def fit_attributes(
         "release_digest": weights_digest(release.weights),
         "weight_draws": 1 if weights is None else weights.n_draws,
         "total": total,
-        "calibrated": "yes" if calibrated else "no",
         "inference_library": "iwbayes",
         "inference_library_version": version("iwbayes"),
     }

@@ -27,6 +27,7 @@ from iwbayes.analyst.calibration.hierarchical import GivenOthers, Hierarchy
 from iwbayes.analyst.calibration.pooled_variance import map_parts
 from iwbayes.analyst.calibration.record import (
     NOT_CALIBRATED,
+    calibration_groups,
     calibration_record,
     mark_uncalibrated,
     warn_outside_domain,
@@ -210,7 +211,7 @@ def calibrate(
     groups["posterior"] = mark_uncalibrated(calibrated, record, terms.made_of).assign_attrs(
         release_digest=own, weights_digest=own if released else ""
     )
-    return arviz_compat.make({**groups, "calibration": record}, idata.attrs)
+    return arviz_compat.make(groups | calibration_groups(record), idata.attrs)
 
 
 def _rehearsed(
@@ -355,5 +356,4 @@ def _replace_draws(posterior: xr.Dataset, values: dict[str, Array]) -> xr.Datase
     for name, old in posterior.data_vars.items():
         array = np.asarray(values[str(name)]).reshape(*shape, *old.shape[2:])
         new[name] = (old.dims, array.astype(old.dtype, copy=False), old.attrs)
-    marked = {"calibrated": "yes"} if "calibrated" in posterior.attrs else {}
-    return xr.Dataset(new, coords=posterior.coords, attrs={**posterior.attrs, **marked})
+    return xr.Dataset(new, coords=posterior.coords, attrs=posterior.attrs)

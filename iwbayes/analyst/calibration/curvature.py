@@ -33,8 +33,11 @@ def curvature_error(
     tilt: ReleasedTilt,
     n_private: float,
     misfit: float,
+    gradient: Array | None = None,
 ) -> Array:
     """Return the relative error of the length of each parameter's interval that is due to the curvature, shape (p,).
+
+    With a `gradient` (q, p) the errors are those of q functions of the parameters.
 
     Intervals have the length of ``J^-1``, and J is a weighted mean over the rows as well: it depends on how strongly
     the predictors are related. If a generator blurs a strong relation, J is too large in the direction that separates
@@ -48,7 +51,8 @@ def curvature_error(
 
     Theory: docs/theory.md#the-error-of-the-curvature.
     """
-    directions, others = _unit_directions(bread), _other_directions(bread)
+    gradient = np.eye(len(bread)) if gradient is None else gradient
+    directions, others = _unit_directions(bread, gradient), _other_directions(bread)
     p, q = directions.shape[1], others.shape[1]
     left = np.concatenate([directions, np.repeat(directions, q, axis=1)], axis=1)
     right = np.concatenate([directions, np.tile(others, p)], axis=1)
@@ -59,7 +63,7 @@ def curvature_error(
     variances = error_variances(own, scores[rows], shares[rows] / shares[rows].sum(), tilt.at(rows), n_private, misfit)
     second = variances[p:].reshape(p, q).sum(axis=1)
     error = np.sqrt(variances[:p] + np.square(second / 2))
-    return np.where(np.diag(bread) > 0, error, np.nan)
+    return np.where(directions.any(axis=0), error, np.nan)
 
 
 def error_variances(
@@ -121,10 +125,11 @@ def _explained(products: Array, own: Array, rest: Array, shares: Array) -> Array
     return np.where(corrected >= _LEAST_SHARE, corrected, 0.0)
 
 
-def _unit_directions(bread: Array) -> Array:
-    """Return the influence directions J^-1 e_j as columns, scaled to a mean curvature of one; zero if there is none."""
-    scale = np.sqrt(np.maximum(np.diag(bread), 0.0))
-    return np.divide(bread, scale, out=np.zeros_like(bread), where=scale > 0)
+def _unit_directions(bread: Array, gradient: Array) -> Array:
+    """Return the influence directions J^-1 a as columns, scaled to a mean curvature of one; zero if there is none."""
+    directions = bread @ gradient.T
+    scale = np.sqrt(np.maximum(np.einsum("qp,pq->q", gradient, directions), 0.0))
+    return np.divide(directions, scale, out=np.zeros_like(directions), where=scale > 0)
 
 
 def _other_directions(bread: Array) -> Array:

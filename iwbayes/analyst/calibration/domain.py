@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -28,6 +28,12 @@ KAPPA_LIMIT = 0.12
 #: to 5,000, epsilon 0.3 to 3, 6,200 coefficients), 90 % intervals inside all limits covered 89.8 %, as often as
 #: intervals from the private rows. Without a test of fit, intervals below this limit covered 70 to 84 %.
 EXPLAINED_LIMIT = 0.9
+#: The same limit for intervals by rehearsals, whose length follows clipping, the generator and the ridge. Weighted rows
+#: are the truth in rehearsals, which therefore do not show a relation that the rows lack. Over 250 releases
+#: (N 5,000, epsilon 1 and 3) of seven real populations with squares, interactions and splines that default releases do
+#: not measure, 90 % intervals inside the other limits covered 77 to 85 % where this share was below 0.5, 82 % from 0.5
+#: to 0.7, and 88 to 95 % above. Those of the private rows covered 85 to 87 %.
+REHEARSED_EXPLAINED_LIMIT = 0.7
 #: Largest share of a parameter's variance that is due to misfit: to the error of the weighted rows in features that the
 #: tilt does not use. The variance treats this error as one of many equal ones. If it dominates the interval, its
 #: direction matters, and the direction is unknown.
@@ -63,6 +69,15 @@ OTHER_MODEL_SKEW = 3.0
 NONQUADRATICITY_LIMIT = 0.5
 #: Largest share of rehearsals to which a model cannot be fitted. A 90 % interval cannot cover in the failed ones.
 FAILED_REFITS_LIMIT = 0.1
+
+
+#: Source of calibrated intervals.
+How = Literal["formula", "rehearsals", "pool"]
+
+
+def source(method: str) -> How:
+    """Return the source of intervals by the method that their record names."""
+    return "rehearsals" if method == "rehearsals" else "pool" if method == "pool" else "formula"
 
 
 @dataclass(frozen=True)
@@ -141,22 +156,25 @@ def above(name: str, value: float, limit: float, what_to_do: str, *, bad: str = 
     return below(name, value, limit, what_to_do, bad=bad, sign=">")
 
 
-def parameter_checks(unmeasured: str | None = None, *, pooled: bool = False) -> dict[str, Callable[[float], Check]]:
+def parameter_checks(unmeasured: str | None = None, *, how: How = "formula") -> dict[str, Callable[[float], Check]]:
     """Return the checks of single parameters, by the variable of the calibration record that each one judges.
 
-    `unmeasured` says which statistics the release did not measure; `pooled` whether the posterior is a pool over
-    weight draws.
+    `unmeasured` says which statistics the release did not measure; `how` is the source of the intervals.
     """
+    limit = REHEARSED_EXPLAINED_LIMIT if how == "rehearsals" else EXPLAINED_LIMIT
     judges: dict[str, Callable[[float], Check]] = {
-        "kappa": kappa_check,
-        "explained": partial(explained_check, why=unmeasured),
-        "misfit_share": partial(misfit_check, pooled=pooled),
-        "dfbetas": dfbetas_check,
+        "explained": partial(explained_check, why=unmeasured, limit=limit),
         "score_ratio": score_ratio_check,
-        "curvature_error": curvature_check,
+        "curvature_error": partial(curvature_check, rehearsed=how == "rehearsals"),
     }
-    # in a pool, the draws are as wide as the prior if the likelihood has no mode: no shape check is needed
-    return judges if pooled else judges | SHAPE_CHECKS
+    if how != "rehearsals":  # their length follows the noise, the misfit and single rows
+        judges |= {"kappa": kappa_check, "misfit_share": partial(misfit_check, pooled=how == "pool")}
+        judges |= {"dfbetas": dfbetas_check}
+    if (
+        how != "pool"
+    ):  # its draws are as wide as the prior if the likelihood has no mode: no check of a normal is needed
+        judges |= {"variation": variation_check, "skew": skew_check}
+    return judges
 
 
 def kappa_check(kappa: float, name: str = "kappa") -> Check:
@@ -177,7 +195,7 @@ def smallest_known(values: np.ndarray) -> float:
     return float(np.min(known)) if known.size else float("nan")
 
 
-def explained_check(explained: float, why: str | None = None) -> Check:
+def explained_check(explained: float, why: str | None = None, limit: float = EXPLAINED_LIMIT) -> Check:
     """Check the share of a parameter's influence function that the features span.
 
     `why` names the statistics that the release did not measure, and the next step, if they are known.
@@ -187,7 +205,7 @@ def explained_check(explained: float, why: str | None = None) -> Check:
         "Request a release with for_models=[this model] or a larger budget. A term such as I(x > 1) needs its own "
         "column; a steep or curved relation needs a transformed column (log1p)."
     )
-    return above("explained", explained, EXPLAINED_LIMIT, why or advice)
+    return above("explained", explained, limit, why or advice)
 
 
 def misfit_check(share: float, *, pooled: bool = False) -> Check:
@@ -261,18 +279,6 @@ def skew_check(skew: float) -> Check:
             "model and cannot be calibrated. Sample the model that reweight() returned, with these weights."
         )
     return below("skew", skew, SKEW_LIMIT, advice)
-
-
-#: Checks of single parameters: whether the posterior is close to a normal, and the likelihood has a mode.
-SHAPE_CHECKS: dict[str, Callable[[float], Check]] = {
-    "variation": variation_check,
-    "skew": skew_check,
-    "score_ratio": score_ratio_check,
-}
-
-
-#: The same checks of intervals by rehearsals, and whether they have the right length.
-REHEARSED_CHECKS = SHAPE_CHECKS | {"curvature_error": partial(curvature_check, rehearsed=True)}
 
 
 def failed_refits_check(share: float) -> Check:

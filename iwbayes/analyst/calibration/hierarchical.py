@@ -150,7 +150,14 @@ class Hierarchy:
             one[name] = np.full((p, p), np.nan)
             one[name][both] = getattr(normal, name)
         held = p - int(given.informed.sum())
-        return replace(normal, marginals={}, mode=self.center, prior_directions=normal.prior_directions + held, **one)
+        return replace(
+            normal,
+            marginals={},
+            influences=None,
+            mode=self.center,
+            prior_directions=normal.prior_directions + held,
+            **one,
+        )
 
     def facts(self, draws: Array) -> dict[str, Any]:
         """Return the facts that only the record of a hierarchy has, from weighted posterior draws (sample, p)."""

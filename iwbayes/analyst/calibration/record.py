@@ -6,7 +6,7 @@ import re
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -89,13 +89,17 @@ def calibration_record(
         - ``second_order`` (share of the variance that is of second order in the weights) and ``misfit_share`` (share
           that is due to the misfit of the rows); all NaN for hyperparameters, like those above;
         - ``mean_weighted``, ``sd_weighted``, ``mean_calibrated``, ``sd_calibrated``, in unconstrained space;
+        - ``influence`` (influence_part, parameter, other_parameter), for tilt weights: the matrices of
+          :class:`~iwbayes.analyst.calibration.kappa.Influences`, which judge functions of the parameters
+          (`calibration_groups` makes a group of them);
         - ``sd_between``: standard deviation of the calibrated means over weight draws, a part of ``sd_calibrated``; NaN
           for a single weight draw.
 
         Attributes: ``method`` ("tilt" or "row sandwich"), ``weight_draws`` (their number), ``verdict`` ("calibrated",
         "calibrated in part" or "not calibrated"), ``reasons`` (text, one per line, empty if there are none),
-        ``kappa_max``, ``explained_min``, ``second_order_max``, ``misfit_share_max``, ``dfbetas_max``,
-        ``variation_min``, ``curvature_error_max``, ``misfit``, ``kappa0``, ``skew`` (the largest),
+        ``reasons_of_fit`` (those that concern all parameters), ``kappa_max``, ``explained_min``,
+        ``second_order_max``, ``misfit_share_max``, ``dfbetas_max``, ``variation_min``, ``score_ratio_max``,
+        ``curvature_error_max``, ``misfit``, ``kappa0``, ``skew`` (the largest),
         ``nonquadraticity``, ``likelihood_ess``,
         ``cut_directions``, ``prior_directions``, ``pareto_k``, ``ess``, ``n_private``, ``n_synthetic``,
         ``clipped_private``, ``clipped_synthetic``.
@@ -117,9 +121,10 @@ def calibration_record(
         of_all = [*weight_checks(facts), nonquadraticity_check(facts["nonquadraticity"])]
         verdict = judge(names, columns, parameter_checks(unmeasured), of_all, known, linked)
     else:
-        verdict = np.zeros(len(names), dtype=bool), [_why_row_sandwich(release, tilt, len(normals))]
+        why = [_why_row_sandwich(release, tilt, len(normals))]
+        verdict = Judgement(np.zeros(len(names), dtype=bool), why, why)
     facts = {"method": "tilt" if tilted else "row sandwich", "weight_draws": len(normals)} | facts
-    return dataset(names, columns, facts, normal, *verdict)
+    return dataset(names, columns, facts, normal, verdict)
 
 
 def _why_row_sandwich(release: Release, tilt: ReleasedTilt | None, n_draws: int) -> str:
@@ -208,12 +213,12 @@ def pool_record(
         bound = kappa_check(facts["kappa_bound"], "kappa (at most, of any parameter)")
         of_all = [Check("explained", "unknown", "", "fail", _UNKNOWN), bound, *of_all]
     # kappa has the limit of the sandwich because no study has established a different one for pools
-    of_each = parameter_checks(unmeasured, pooled=True) | {"dispersion": _dispersion_check}
+    of_each = parameter_checks(unmeasured, how="pool") | {"dispersion": dispersion_check}
     verdict = judge(names, columns, of_each, of_all, np.ones(len(names), dtype=bool))
-    return dataset(names, columns, {"method": "pool", "weight_draws": n_parts} | facts, normal, *verdict)
+    return dataset(names, columns, {"method": "pool", "weight_draws": n_parts} | facts, normal, verdict)
 
 
-def _dispersion_check(value: float) -> Check:
+def dispersion_check(value: float) -> Check:
     """Check a parameter's standard deviation by the variance of its scores against that by their curvature."""
     advice = (
         "the rows vary more than the model assumes, so intervals of this pooled posterior are too narrow. Use "
@@ -223,6 +228,17 @@ def _dispersion_check(value: float) -> Check:
     return below("dispersion", value, DISPERSION_LIMIT, advice)
 
 
+class Judgement(NamedTuple):
+    """Which parameters (p,) are calibrated, and why the others are not, the worst reason first.
+
+    `of_fit` are the reasons that concern the whole fit, and hence every quantity computed from it.
+    """
+
+    calibrated: NDArray[np.bool_]
+    reasons: list[str]
+    of_fit: list[str]
+
+
 def judge(
     names: Sequence[str],
     columns: dict[str, Array],
@@ -230,8 +246,8 @@ def judge(
     of_all: Sequence[Check],
     informed: NDArray[np.bool_],
     linked: NDArray[np.bool_] | None = None,
-) -> tuple[NDArray[np.bool_], list[str]]:
-    """Return which parameters (p,) are inside the domain, and why the others are not, the worst reason first.
+) -> Judgement:
+    """Judge which parameters (p,) are inside the domain.
 
     `of_each` judges the values of each parameter, by the name of their column; `of_all` are judgements of the whole
     fit. A hyperparameter, which no row informs, is inside if all parameters are inside to which its prior is `linked`
@@ -239,7 +255,7 @@ def judge(
     """
     good = np.ones(len(names), dtype=bool)
     reasons = [(check.badness, check.reason) for check in of_all if check.verdict == "fail"]
-    inside = not reasons
+    of_fit = [reason for _, reason in reasons]
     for name, judge in of_each.items():
         checks = [judge(float(value)) for value in columns[name]]
         bad = [index for index, check in enumerate(checks) if check.verdict == "fail"]
@@ -255,7 +271,7 @@ def judge(
             reached = reached | ties[reached & ~informed].any(axis=0)
         good[index] = good[reached & informed].all()
     in_order = sorted(reasons, key=lambda reason: -reason[0])
-    return good & inside, [text for _, text in in_order]
+    return Judgement(good & (not of_fit), [text for _, text in in_order], of_fit)
 
 
 def _list(names: Sequence[str], n_all: int) -> str:
@@ -315,19 +331,41 @@ def dataset(
     columns: dict[str, Array],
     facts: dict[str, Any],
     normal: CalibratedNormal | None,
-    calibrated: NDArray[np.bool_],
-    reasons: list[str],
+    judgement: Judgement,
 ) -> xr.Dataset:
     """Build the record from its parts."""
-    verdict = "calibrated" if calibrated.all() else "calibrated in part" if calibrated.any() else "not calibrated"
-    attrs = {**facts, "verdict": verdict, "reasons": "\n".join(reasons)}
+    attrs = dict(facts)
     for name in ("kappa0", "misfit", "likelihood_ess"):
         attrs[name] = NAN if normal is None else getattr(normal, name)
     for name in ("cut_directions", "prior_directions"):
         attrs[name] = -1 if normal is None else getattr(normal, name)
     data: dict[str, Any] = {name: ("parameter", np.asarray(own, dtype=np.float64)) for name, own in columns.items()}
-    data["calibrated"] = ("parameter", calibrated)
-    return xr.Dataset(data, coords={"parameter": list(names)}, attrs=attrs)
+    if normal is not None and normal.influences is not None:
+        data["influence"] = (("influence_part", "parameter", "other_parameter"), normal.influences.array)
+    return with_verdict(xr.Dataset(data, coords={"parameter": list(names)}, attrs=attrs), judgement)
+
+
+def with_verdict(record: xr.Dataset, judgement: Judgement) -> xr.Dataset:
+    """Add the variable ``calibrated`` and the attributes ``verdict``, ``reasons`` and ``reasons_of_fit``."""
+    good = judgement.calibrated
+    verdict = "calibrated" if good.all() else "calibrated in part" if good.any() else "not calibrated"
+    reasons, of_fit = ("\n".join(texts) for texts in (judgement.reasons, judgement.of_fit))
+    record = record.assign(calibrated=("parameter", good))
+    return record.assign_attrs(verdict=verdict, reasons=reasons, reasons_of_fit=of_fit)
+
+
+def calibration_groups(record: xr.Dataset) -> dict[str, xr.Dataset]:
+    """Return the groups of a record: ``calibration``, and ``influence`` with the matrices of `Influences`, if known."""
+    if "influence" not in record:
+        return {"calibration": record}
+    return {"calibration": record.drop_vars("influence"), "influence": record[["influence"]].drop_attrs()}
+
+
+def verdict_attributes(record: xr.Dataset | None) -> dict[str, str]:
+    """Return the attributes of a posterior that repeat its record: ``calibration``, the method, and ``verdict``."""
+    if record is None:
+        return {"calibration": "none", "verdict": "not calibrated"}
+    return {"calibration": str(record.attrs["method"]), "verdict": str(record.attrs["verdict"])}
 
 
 def mark_uncalibrated(
@@ -335,10 +373,12 @@ def mark_uncalibrated(
 ) -> xr.Dataset:
     """Add the variable ``not_calibrated``: a second copy of the draws of the scalars that are not calibrated.
 
-    Summaries and plots of the posterior then name these scalars. `made_of` maps each deterministic variable to the free
+    Summaries and plots of the posterior then name these scalars. The attributes ``calibration`` and ``verdict`` are
+    those of the record. `made_of` maps each deterministic variable to the free
     variables that it is computed from. Deterministics with one value per row are left out. Nothing is added if all
     parameters are calibrated.
     """
+    posterior = posterior.assign_attrs(verdict_attributes(record))
     names = [str(name) for name in record["parameter"].to_numpy()]
     homes = [_variable_of(name, posterior) for name in names]
     wanted: dict[str, set[str]] = {}

@@ -19,11 +19,11 @@ from scipy.special import stdtrit
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst.calibration.calibrated_components import likelihood_terms
 from iwbayes.analyst.calibration.domain import (
-    REHEARSED_CHECKS,
     Check,
     above,
     failed_refits_check,
     nonquadraticity_check,
+    parameter_checks,
     smallest_known,
 )
 from iwbayes.analyst.calibration.pooled_variance import map_parts, with_marginals
@@ -280,6 +280,6 @@ def rehearsal_record(
         nonquadraticity_check(nonquadraticity),
         *([Check("measured", "nothing", "", "fail", _NOTHING)] if tilt is None else []),
     ]
-    verdict = judge(names, columns, REHEARSED_CHECKS, of_all, known, linked)
-    record = dataset(names, columns, facts, normal, *verdict)
+    verdict = judge(names, columns, parameter_checks(unmeasured, how="rehearsals"), of_all, known, linked)
+    record = dataset(names, columns, facts, normal, verdict)
     return record.assign(deviation=(("rehearsal", "parameter"), found.deviations)).assign_coords(rehearsal=np.arange(n))

@@ -23,7 +23,7 @@ import numpy as np
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst.calibration.curvature import CurvaturesAt, curvature_error
 from iwbayes.analyst.calibration.influence import dfbetas, likelihood_ess, variation
-from iwbayes.analyst.calibration.kappa import explained_share, kappa, kappa_overall
+from iwbayes.analyst.calibration.kappa import Influences, kappa_overall
 from iwbayes.analyst.calibration.meat import Meat
 from iwbayes.analyst.calibration.score_marginals import ScoreEquation, ScoreMarginal
 from iwbayes.analyst.calibration.second_order import GradientsAt, second_order_covariance
@@ -124,6 +124,8 @@ class CalibratedNormal:
         Number of directions of theta in which no row's score varies; the prior alone informs them (hyperparameters).
     marginals : mapping of int to ScoreMarginal
         Distributions, by the score equation, of the parameters that are far from normal.
+    influences : Influences or None
+        See `Influences`; they judge functions of the parameters. None without a tilt, and for several weight draws.
     """
 
     mode: Array
@@ -147,6 +149,7 @@ class CalibratedNormal:
     cut_directions: int
     prior_directions: int
     marginals: Mapping[int, ScoreMarginal] = field(default_factory=dict)
+    influences: Influences | None = None
 
     @property
     def likelihood_precision(self) -> Array:
@@ -247,6 +250,9 @@ def calibrate_normal(
             known = tilt.columns is None and terms.gradients_at is not None
             tested = unsure if known else unknown
             ratio, marginals = equation.marginals(mean, posterior, varying, tested)
+        influences = Influences.of(meat, bread)
+    none = dict.fromkeys(("kappa", "explained", "misfit_share"), unknown)
+    measures = none if influences is None else influences.measures()
     return CalibratedNormal(
         mode=theta,
         mean=mean,
@@ -254,12 +260,12 @@ def calibrate_normal(
         likelihood_mean=theta + step,
         likelihood_covariance=symmetric(bread @ meat.total @ bread),
         uncalibrated_covariance=np.asarray(np.linalg.inv(precision), dtype=np.float64),
-        kappa=unknown if moments is None else kappa(moments, bread, information),
+        kappa=measures["kappa"],
         kappa0=float("nan") if moments is None else kappa_overall(moments),
-        explained=unknown if moments is None else explained_share(moments, bread, information),
+        explained=measures["explained"],
         second_order=second,
         misfit=meat.misfit,
-        misfit_share=unknown if np.isnan(meat.misfit) else _share(meat.misfit_meat, bread, meat),
+        misfit_share=measures["misfit_share"],
         likelihood_ess=likelihood_ess(bread, meat),
         dfbetas=dfbetas(scores, shares, bread, meat, tilt),
         variation=variation(information, bread),
@@ -269,6 +275,7 @@ def calibrate_normal(
         cut_directions=0 if moments is None else moments.cut_directions,
         prior_directions=n_prior,
         marginals=marginals,
+        influences=influences,
     )
 
 

@@ -12,13 +12,13 @@ import xarray as xr
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.domain import (
-    REHEARSED_CHECKS,
     Check,
     above,
     below,
     failed_refits_check,
     nonquadraticity_check,
     parameter_checks,
+    source,
 )
 from iwbayes.analyst.calibration.release_limits import tail_checks, weight_checks, weight_facts
 from iwbayes.analyst.checks import check_release
@@ -39,6 +39,7 @@ _WORST = {
     "misfit_share": "misfit_share_max",
     "dfbetas": "dfbetas_max",
     "variation": "variation_min",
+    "score_ratio": "score_ratio_max",
     "curvature_error": "curvature_error_max",
     "skew": "skew",
 }
@@ -76,11 +77,16 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
         - ``misfit``: largest share of a parameter's variance that is due to misfit of the weighted rows in features the
           tilt does not use. ``misfit[parameter]`` is the share of each parameter.
         - ``rehearsals`` and ``failed_refits``, if the intervals come from rehearsals: their number, and the share of
-          rehearsals in which the model could not be fitted. Limits of the formula are then for information only.
+          rehearsals in which the model could not be fitted. Rehearsals cannot show a relation that the released rows
+          lack, so ``explained`` is judged, with a lower limit than for the formula. ``kappa``, ``misfit`` and
+          ``dfbetas`` are then for information only.
           ``length_ratio[parameter]`` is the standard deviation relative to the formula.
           ``rehearsed_coverage[parameter]`` is how often the 90 % interval of the formula covered the rehearsed value.
           ``unrehearsed_share[parameter]`` is the share of the variance for features that were not measured.
         - ``dfbetas``: largest shift of an estimate by one synthetic row, in standard deviations.
+        - ``score_ratio``: largest ratio of the length of an interval by the score equation to that of the normal
+          interval. It is above one where the privacy noise is large compared with the statistics that inform a
+          parameter. ``score_ratio[parameter]`` is the ratio for each parameter.
         - ``variation``: smallest ratio of the variance of a parameter's scores to the variance that the curvature
           implies. It is near zero if an outcome or a level has too few rows, so that only the prior keeps the estimate
           finite.
@@ -105,6 +111,8 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
     ------
     TypeError
         If `release` is not a Release, or `idata` is not an ArviZ object.
+    ValueError
+        If `idata` contains quantities computed from a fit, such as comparisons.
 
     Notes
     -----
@@ -141,6 +149,11 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
     if idata is not None:
         attrs = group_or_empty(idata, "posterior").attrs
         record = arviz_compat.group(idata, "calibration") if arviz_compat.has_group(idata, "calibration") else None
+        if record is not None and "kappa0" not in record.attrs:
+            raise ValueError(
+                "idata must be the result of a fit; got quantities computed from one, which have their own group "
+                "calibration. Pass the fit, and see iw.intervals(quantities) for the verdicts."
+            )
         checks = _weights_of_fit(attrs, release)
         checks += _calibration(record, of_another=any(check.verdict == "fail" for check in checks))
         # only for some families of `fit` we know that they have no scale parameter
@@ -209,10 +222,11 @@ def _calibration(record: xr.Dataset | None, *, of_another: bool) -> list[Check]:
     overall = (
         "Not judged, because structural zeros raise it without harm to the intervals. See kappa for each parameter."
     )
-    judges: Any = parameter_checks(pooled=attrs["method"] == "pool")
-    by_rehearsals = attrs["method"] == "rehearsals"
-    if by_rehearsals:
-        judges = {name: REHEARSED_CHECKS.get(name, partial(_unjudged, judge)) for name, judge in judges.items()}
+    how = source(attrs["method"])
+    by_rehearsals, judges = how == "rehearsals", parameter_checks(how=how)
+    # limits of the formula that the intervals do not depend on are for information
+    others = parameter_checks() if by_rehearsals else {}
+    judges = {name: partial(_unjudged, judge) for name, judge in others.items() if name not in judges} | judges
     checks = [
         Check("calibration", value, "calibrated", "ok" if good else "warn" if in_part else "fail", text),
         _info("method", attrs["method"]),
@@ -243,11 +257,10 @@ def _of_parameters(record: xr.Dataset, judges: Any, of_another: bool) -> list[Ch
         inside = bool(good[index]) and not of_another
         said = "calibrated" if inside else "not calibrated"
         found.append(Check(f"calibration[{parameter}]", said, "calibrated", "ok" if inside else "fail", ""))
-        for column in OF_REHEARSALS if "rehearsed_coverage" in record else OF_FORMULA:
-            if column in OF_REHEARSALS:
-                found.append(_info(f"{column}[{parameter}]", float(record[column].to_numpy()[index])))
-            elif column in judges and column in record:
-                check = judges[column](float(record[column].to_numpy()[index]))
+        for column in OF_REHEARSALS if record.attrs["method"] == "rehearsals" else OF_FORMULA:
+            if column in record:
+                value = float(record[column].to_numpy()[index])
+                check = judges[column](value) if column in judges else _info(column, value)
                 found.append(replace(check, name=f"{check.name}[{parameter}]"))
     return found
 

@@ -16,10 +16,10 @@ NAN = float("nan")
 COLUMNS = ["value", "threshold", "verdict", "what_to_do"]
 _HEADER = ("check", "value", "limit", "verdict")
 #: Checks of one parameter that come from the formula, and from rehearsals.
-OF_FORMULA = ("kappa", "explained", "misfit_share", "curvature_error")
-OF_REHEARSALS = ("length_ratio", "rehearsed_coverage", "unrehearsed_share")
+OF_FORMULA = ("kappa", "explained", "misfit_share", "curvature_error", "score_ratio")
+OF_REHEARSALS = ("explained", "length_ratio", "rehearsed_coverage", "unrehearsed_share")
 #: Pattern of the names of checks of one parameter, such as kappa[age].
-_ONE_PARAMETER = re.compile(rf"(calibration|kappa|explained|misfit|curvature_error|{'|'.join(OF_REHEARSALS)})\[(.*)\]")
+_ONE_PARAMETER = re.compile(rf"(calibration|misfit|{'|'.join({*OF_FORMULA, *OF_REHEARSALS})})\[(.*)\]")
 #: Most parameters in a short text.
 _MOST_PARAMETERS = 5
 #: Checks with a row in the short text even if they pass.

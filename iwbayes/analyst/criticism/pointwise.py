@@ -96,7 +96,7 @@ def row_terms(
 
 def _check_draws(idata: arviz_compat.ArvizObject, attrs: dict[Any, Any], stored: bool) -> None:
     """Raise ValueError for draws without known leave-one-out ratios: calibrated, mixed or possibly weighted terms."""
-    if arviz_compat.has_group(idata, "calibration") or attrs.get("calibrated") == "yes":
+    if arviz_compat.has_group(idata, "calibration") or attrs.get("calibration", "none") != "none":
         raise ValueError(
             "the draws must not be calibrated, because calibration moves them and the ratios for leaving out a row are "
             "then unknown. Use fit(..., calibrate='none'), or the draws that pm.sample returned."

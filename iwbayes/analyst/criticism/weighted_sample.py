@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -12,9 +12,12 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from iwbayes._threads import one_blas_thread
+from iwbayes.analyst.calibration.curvature import curvature_error
+from iwbayes.analyst.calibration.kappa import Influences
 from iwbayes.analyst.calibration.meat import Meat
 from iwbayes.analyst.calibration.misfit import unmeasured_variance
 from iwbayes.analyst.checks import check_numbers, check_total
+from iwbayes.analyst.inference.weighted_posterior import CURVATURE_STEP
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.arrays import Array
 from iwbayes.release import Release
@@ -84,6 +87,33 @@ class WeightedSample:
         covariance is the `Meat` of the influences, used like scores. Its fourth term, of second order, is omitted
         because weighted means of fixed numbers are linear in the weights.
         """
+        return self._meat(influence).total
+
+    def influences(self, influence: Array) -> Influences | None:
+        """Return the second moments of these influence functions, which judge the statistics; None without a tilt."""
+        return Influences.of(self._meat(influence), np.eye(influence.shape[1]))
+
+    def curvature_error(self, scores: Callable[[Array], Array], theta: Array, bread: Array, gradient: Array) -> Array:
+        """Return `curvature_error` of functions of theta with a gradient (q, p), shape (q,).
+
+        `scores` maps theta to the scores of the rows (row, p), and `bread` is J^-1. NaN without a tilt, or if rows of
+        the table are left out.
+        """
+        tilt = self._tilt
+        if tilt is None or len(self.positions) < len(self.table):
+            return np.full(len(gradient), np.nan)
+
+        def curvatures(rows: NDArray[np.intp], left: Array, right: Array) -> Array:
+            found = []
+            for one, other in zip(CURVATURE_STEP * left.T, right.T, strict=True):
+                found.append((scores(theta - one) - scores(theta + one))[rows] @ other / (2 * CURVATURE_STEP))
+            return np.stack(found, axis=1)
+
+        return curvature_error(
+            curvatures, bread, scores(theta), self._shares, tilt, tilt.n_private, self._misfit, gradient
+        )
+
+    def _meat(self, influence: Array) -> Meat:
         shares = self._shares
         used = float(shares[self.positions].sum())
         # rows that were not used have no influence, but they helped determine the weights
@@ -91,7 +121,7 @@ class WeightedSample:
         full[self.positions] = np.where(self.weights[:, None] > 0, influence, 0.0) / used
         tilt = self._tilt
         with one_blas_thread():
-            return Meat.of(full, shares, tilt, tilt.n_private if tilt else np.nan, misfit=self._misfit).total
+            return Meat.of(full, shares, tilt, tilt.n_private if tilt else np.nan, misfit=self._misfit)
 
 
 def weighted_sample(weights: RowWeights, rows: xr.DataArray, dim: str, *, total: float | None = None) -> WeightedSample:

@@ -97,8 +97,8 @@ def noise_aware_weights(
     >>> weights.n_draws, len(weights)
     (40, 10000)
     >>> idata = iw.fit("y ~ x + z", release, weights=weights, draws=250, random_seed=1, progressbar=False)
-    >>> idata["posterior"].attrs["calibrated"]
-    'yes'
+    >>> idata["posterior"].attrs["calibration"]
+    'pool'
     """
     check_method(method)
     options = check_sampler(sampler)

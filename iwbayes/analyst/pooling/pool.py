@@ -11,7 +11,7 @@ import xarray as xr
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.calibrated_components import pool_draws, reference_at
-from iwbayes.analyst.calibration.record import mark_uncalibrated, pool_record, warn_outside_domain
+from iwbayes.analyst.calibration.record import calibration_groups, mark_uncalibrated, pool_record, warn_outside_domain
 from iwbayes.analyst.checks import Method, check_count, check_method, check_pool_total, check_release, grows_with_rows
 from iwbayes.analyst.fit_record import weights_digest
 from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler, sample_model
@@ -186,7 +186,7 @@ def _by_densities(
         "posterior": mark_uncalibrated(posterior_dataset(terms, theta), record, terms.made_of),
         "sample_stats": sample_statistics(each, assignment),
         "observed_data": observed_dataset(model),
-        "calibration": record,
+        **calibration_groups(record),
     }
 
 
@@ -226,7 +226,7 @@ def _by_runs(
     divergences = sum(one.attrs["divergences"] for one in each)
     statistics = xr.Dataset({"weight_draw": (("chain", "draw"), assignment.part)}, grid, {"divergences": divergences})
     posterior = mark_uncalibrated(posterior, record)
-    groups = {"posterior": posterior, "sample_stats": statistics, "calibration": record}
+    groups = {"posterior": posterior, "sample_stats": statistics, **calibration_groups(record)}
     return groups if callable(model) else {**groups, "observed_data": observed_dataset(model)}
 
 

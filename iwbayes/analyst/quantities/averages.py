@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.calibration.derived import derived_attributes, derived_record, gradient_of
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample, row_groups
 from iwbayes.analyst.quantities.fitted_rows import FittedRows, outcome_coords
 from iwbayes.analyst.regression.weighted_rows import WeightedRows
@@ -100,8 +102,53 @@ def average(
         is_noise_aware(fitted.release.weights, fitted.release) or fitted.sample.noise_included
     )
     dataset = _labelled(fitted, quantity.variables, found, {} if by is None else {f"by_{by}": [g for g, _ in groups]})
-    dataset.attrs.update(fitted.attrs, rows=rows, noise_included="yes" if included else "no", **attrs or {})
-    return arviz_compat.make({"posterior": dataset}, dataset.attrs)
+    result = {"posterior": dataset}
+    if fitted.record is not None:
+        names = list(arviz_compat.scalars(dataset.isel(draw=slice(1))))
+        sd = (np.log(found) if quantity.logarithms else found).std(axis=2)
+        result["calibration"] = _judged(fitted, fitted.record, quantity, members, rows, names, sd)
+    attrs = derived_attributes(result.get("calibration"), fitted.posterior.attrs) | (attrs or {})
+    dataset.attrs.update(attrs, rows=rows, noise_included="yes" if included else "no")
+    return arviz_compat.make(result, dataset.attrs)
+
+
+def _judged(
+    fitted: FittedRows, record: xr.Dataset, quantity: Quantity, members: Array, rows: Rows, names: list[str], sd: Array
+) -> xr.Dataset:
+    """Return the record of averages, whose standard deviations are sd (group, output).
+
+    Over random rows an average depends on the parameters and on the weights of the rows. The influence of row i is that
+    on the parameters, times the gradient of the average, plus the row's own deviation from the average.
+    """
+    theta = fitted.recorded.pack(fitted.posterior)
+    center, shape = theta.mean(axis=0), fitted.recorded.coefficients(fitted.posterior)[0].shape
+    distinct = np.zeros((len(fitted.distinct), members.shape[1]))
+    np.add.at(distinct, fitted.index, _shares(fitted.sample, members))
+
+    def averages(points: Array) -> Array:
+        beta = points[:, : math.prod(shape)].reshape(-1, *shape)
+        return np.moveaxis(quantity.average(beta, distinct), 2, 0).reshape(len(points), -1)
+
+    # from groups and outputs to the order of the names: variables, then groups
+    place, order, start = np.arange(sd.size).reshape(sd.shape), [], 0
+    n_outcomes = sd.shape[1] // sum(len(variable.labels or [0]) for variable in quantity.variables)
+    for variable in quantity.variables:
+        stop = start + len(variable.labels or [0]) * n_outcomes
+        order.append(place[:, start:stop].ravel())
+        start = stop
+    ordered, sample = np.concatenate(order), fitted.sample
+    rows_of_fit = WeightedRows(fitted.design, sample.weights)
+    measures = {}
+    with one_blas_thread():
+        gradient = gradient_of(averages, center, theta.std(axis=0))[ordered]
+        if "influence" in record:
+            scores, curvature, centred = _influences(fitted, quantity, center, sample, members, distinct)
+            bread = np.asarray(np.linalg.pinv(curvature, hermitian=True), dtype=np.float64)
+            own = (scores - sample.mean(scores)) @ bread @ gradient.T + (centred[:, ordered] if rows == "random" else 0)
+            if (influences := sample.influences(own)) is not None:
+                unsure = sample.curvature_error(rows_of_fit.row_scores, center, bread, gradient)
+                measures = influences.measures() | ({} if np.isnan(unsure).all() else {"curvature_error": unsure})
+    return derived_record(names, gradient, sd.ravel()[ordered], record, measures)
 
 
 def sums_over_rows(
@@ -131,17 +178,11 @@ def _deviations(
 ) -> Array:
     """Draw the deviations of averages from the population, given each posterior draw: shape (group, output, draw)."""
     theta = fitted.recorded.pack(fitted.posterior)[draws]
-    centre, rows = theta.mean(axis=0), WeightedRows(fitted.design, sample.weights)
-    scores, curvature = rows.row_scores(centre), -rows.derivatives(centre)[2] / sample.total
-    coefficients = fitted.recorded.coefficients(fitted.posterior)[0]
-    values = quantity.at_rows(centre[: coefficients.size].reshape(coefficients.shape), distinct)[fitted.index]
-    with np.errstate(over="ignore", invalid="ignore"):
-        values = np.where(sample.weights[:, None, None] > 0, values, 0.0) + np.zeros((1, members.shape[1], 1))
-        # influences within a small group are larger, because its shares are relative to all rows used
-        scale = members * (sample.total / (sample.weights @ members))
-        centred = (values - np.einsum("ig,igo->go", _shares(sample, members), values)) * scale[:, :, None]
+    centre = theta.mean(axis=0)
+    scores, curvature, centred = _influences(fitted, quantity, centre, sample, members, distinct)
+    with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
         mean_score = sample.mean(scores)
-        influence = np.concatenate([scores - mean_score, centred.reshape(len(centred), -1)], axis=1)
+        influence = np.concatenate([scores - mean_score, centred], axis=1)
         # J (theta_L - theta), where theta_L is one Newton step from the centre
         pull = (centre - theta) @ curvature + mean_score
         if is_noise_aware(fitted.release.weights, fitted.release):
@@ -151,7 +192,23 @@ def _deviations(
         else:
             joint = sample.covariance(influence)
     _check_finite(joint)
-    return _given_scores(joint, pull, rng).reshape(*values.shape[1:], len(theta))
+    return _given_scores(joint, pull, rng).reshape(members.shape[1], -1, len(theta))
+
+
+def _influences(
+    fitted: FittedRows, quantity: Quantity, centre: Array, sample: WeightedSample, members: Array, distinct: Array
+) -> tuple[Array, Array, Array]:
+    """Return the scores (row, p), the curvature (p, p), and the rows' deviations (row, group x output)."""
+    rows = WeightedRows(fitted.design, sample.weights)
+    scores, curvature = rows.row_scores(centre), -rows.derivatives(centre)[2] / sample.total
+    coefficients = fitted.recorded.coefficients(fitted.posterior)[0]
+    values = quantity.at_rows(centre[: coefficients.size].reshape(coefficients.shape), distinct)[fitted.index]
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = np.where(sample.weights[:, None, None] > 0, values, 0.0) + np.zeros((1, members.shape[1], 1))
+        # influences within a small group are larger, because its shares are relative to all rows used
+        scale = members * (sample.total / (sample.weights @ members))
+        centred = (values - np.einsum("ig,igo->go", _shares(sample, members), values)) * scale[:, :, None]
+    return scores, curvature, centred.reshape(len(centred), -1)
 
 
 def _shares(sample: WeightedSample, members: Array) -> Array:

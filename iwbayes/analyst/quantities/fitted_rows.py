@@ -23,7 +23,6 @@ from iwbayes.analyst.fit_record import check_recorded_weights
 from iwbayes.analyst.regression.design import Design
 from iwbayes.analyst.regression.design_record import read_design, recorded_design
 from iwbayes.analyst.regression.design_spec import DesignSpec
-from iwbayes.analyst.regression.families import FAMILIES
 from iwbayes.release import Release
 from iwbayes.schema import Binary
 from iwbayes.schema.columns import _Whole
@@ -40,7 +39,7 @@ class FittedRows:
     release: Release
     frame: pd.DataFrame  # (row used, predictor)
     weight_draw: NDArray[np.intp] | None  # (draw of all chains,); None if there is a single weight draw
-    attrs: dict[str, Any]  # `quantity_attrs`
+    record: xr.Dataset | None  # of the fit's calibration
 
     @classmethod
     def of(cls, idata: arviz_compat.ArvizObject, release: Release) -> FittedRows:
@@ -59,7 +58,7 @@ class FittedRows:
         sample = weighted_sample(release, response, str(response.dims[0]))
         n_draws = posterior.sizes["chain"] * posterior.sizes["draw"]
         weight_draw = _weight_draw(idata, release, n_draws)
-        return cls(posterior, recorded, design, sample, release, frame, weight_draw, quantity_attrs(idata))
+        return cls(posterior, recorded, design, sample, release, frame, weight_draw, fit_record(idata))
 
     def parts(self) -> list[tuple[NDArray[np.intp], WeightedSample]]:
         """Return for each weight draw the indices of its posterior draws, and the rows with its weights."""
@@ -181,23 +180,14 @@ def fitted_posterior(idata: arviz_compat.ArvizObject) -> xr.Dataset:
     return posterior
 
 
-def quantity_attrs(idata: arviz_compat.ArvizObject, *, scale: bool = False) -> dict[str, Any]:
-    """Return the attributes of a quantity computed from a fit: the model and the verdict of its calibration.
-
-    `scale` says whether the quantity depends on the scale parameter too, as predicted responses do.
-    """
-    posterior = fitted_posterior(idata)
-    found = {key: str(posterior.attrs[key]) for key in ("formula", "family", "weights") if key in posterior.attrs}
-    found["calibrated"] = str(posterior.attrs.get("calibrated", "no"))
-    verdict = "not calibrated"
-    if arviz_compat.has_group(idata, "calibration"):
-        record = arviz_compat.group(idata, "calibration")
-        verdict = str(record.attrs.get("verdict", verdict))
-        if verdict == "calibrated in part":  # means depend on all coefficients
-            own = None if scale else getattr(FAMILIES.get(found.get("family", "")), "auxiliary", None)
-            used = record["calibrated"].where(record["parameter"] != own, True)
-            verdict = "calibrated" if used.all() else "not calibrated"
-    return {**found, "verdict": verdict}
+def fit_record(idata: arviz_compat.ArvizObject) -> xr.Dataset | None:
+    """Return the record of the calibration of a fit, with its influence matrices; None if there is none."""
+    if not arviz_compat.has_group(idata, "calibration"):
+        return None
+    record = arviz_compat.group(idata, "calibration")
+    if not arviz_compat.has_group(idata, "influence"):
+        return record
+    return record.assign(influence=arviz_compat.group(idata, "influence")["influence"])
 
 
 def _own_rows(

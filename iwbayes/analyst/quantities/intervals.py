@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -17,6 +17,7 @@ BOUNDS = ("mean", "lower", "upper")
 def intervals(
     posteriors: arviz_compat.ArvizObject | pd.DataFrame | Mapping[str, arviz_compat.ArvizObject | pd.DataFrame],
     *,
+    var_names: str | Sequence[str] | None = None,
     prob: float = 0.9,
 ) -> pd.DataFrame:
     """Return the posterior mean and equal-tailed interval of every scalar, of one posterior or of several.
@@ -28,6 +29,9 @@ def intervals(
         example. A dict names several of them, such as ``{"private rows": idata, "released": other}``. A table
         holds estimates of another kind: one row for each coefficient, with columns ``mean``, ``lower`` and ``upper``
         and the coefficient's name as index or in a column ``coefficient``. Its numbers are kept.
+    var_names : str or sequence of str, optional
+        Variables of the posteriors, all by default. In contrast to ``az.summary(idata, var_names=...)``, which leaves
+        out the variable ``not_calibrated``, the table says of each scalar whether it is calibrated.
     prob : float
         Probability of the equal-tailed intervals, in (0, 1).
 
@@ -44,7 +48,7 @@ def intervals(
     TypeError
         If an entry is neither an ArviZ object with a posterior nor a table.
     ValueError
-        If prob is out of range, or a table lacks a column or names a coefficient twice.
+        If prob is out of range, var_names are unknown, or a table lacks a column or names a coefficient twice.
 
     See Also
     --------
@@ -63,14 +67,16 @@ def intervals(
     if not 0 < prob < 1:
         raise ValueError(f"prob must be in (0, 1); got {prob}. Use 0.9 for a 90 % interval.")
     if not isinstance(posteriors, dict):  # ArviZ objects are mappings, too
-        return _of_one(posteriors, prob, "")
+        return _of_one(posteriors, var_names, prob, "")
     if not posteriors:
         raise ValueError("posteriors is empty. Pass at least one, by its name.")
-    found = {str(name): _of_one(one, prob, f" {name!r}") for name, one in posteriors.items()}
+    found = {str(name): _of_one(one, var_names, prob, f" {name!r}") for name, one in posteriors.items()}
     return pd.concat(found, names=["method", "coefficient"])
 
 
-def _of_one(posterior: arviz_compat.ArvizObject | pd.DataFrame, prob: float, named: str) -> pd.DataFrame:
+def _of_one(
+    posterior: arviz_compat.ArvizObject | pd.DataFrame, var_names: str | Sequence[str] | None, prob: float, named: str
+) -> pd.DataFrame:
     """Intervals of one posterior or table; `named` is its name for messages, with a space before."""
     if isinstance(posterior, pd.DataFrame):
         return _checked(posterior, named)
@@ -84,7 +90,16 @@ def _of_one(posterior: arviz_compat.ArvizObject | pd.DataFrame, prob: float, nam
             f"{named}. Pass results of iw.fit or pm.sample."
         )
     group = arviz_compat.group(posterior, "posterior")
-    draws = arviz_compat.scalars(group.drop_vars(NOT_CALIBRATED, errors="ignore"))
+    variables = group.drop_vars(NOT_CALIBRATED, errors="ignore")
+    if var_names is not None:
+        wanted = [var_names] if isinstance(var_names, str) else list(var_names)
+        if unknown := [name for name in wanted if name not in variables]:
+            raise ValueError(
+                f"var_names must name variables of the posterior{named}; got {unknown}. It has "
+                f"{[*map(str, variables.data_vars)]}."
+            )
+        variables = variables[wanted]
+    draws = arviz_compat.scalars(variables)
     tails = (1 - prob) / 2, (1 + prob) / 2
     rows = [(values.mean(), *np.quantile(values, tails)) for values in draws.values()]
     table = pd.DataFrame(rows, columns=list(BOUNDS), index=pd.Index(list(draws), name="coefficient", dtype=object))
@@ -108,11 +123,14 @@ def _calibrated(posterior: arviz_compat.ArvizObject, names: list[str]) -> list[b
     """Whether each scalar is calibrated, as a posterior of this package records it; None if it does not."""
     group = arviz_compat.group(posterior, "posterior")
     if arviz_compat.has_group(posterior, "calibration"):
-        if arviz_compat.group(posterior, "calibration").attrs["verdict"] == "calibrated":
+        record = arviz_compat.group(posterior, "calibration")
+        good = dict(zip(map(str, record["parameter"].to_numpy()), record["calibrated"].to_numpy(), strict=True))
+        if set(names) <= set(good):
+            return [bool(good[name]) for name in names]
+        if record.attrs["verdict"] == "calibrated":
             return [True] * len(names)
         marked = group.coords[f"{NOT_CALIBRATED}_dim"].to_numpy() if NOT_CALIBRATED in group else names
         bad = {str(name) for name in marked}
         return [name not in bad for name in names]
-    if "verdict" in group.attrs:  # slopes, comparisons and odds ratios
-        return [group.attrs["verdict"] == "calibrated"] * len(names)
-    return [False if group.attrs.get("calibrated") == "no" else None] * len(names)
+    verdict = group.attrs.get("verdict")  # without calibration
+    return [None if verdict is None else verdict == "calibrated"] * len(names)

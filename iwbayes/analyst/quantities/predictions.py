@@ -13,7 +13,9 @@ import xarray as xr
 
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.quantities.fitted_rows import FittedRows, fitted_posterior, outcome_coords, quantity_attrs
+from iwbayes.analyst.calibration.derived import derived_attributes, derived_record, gradient_of
+from iwbayes.analyst.calibration.record import Judgement, with_verdict
+from iwbayes.analyst.quantities.fitted_rows import FittedRows, fit_record, fitted_posterior, outcome_coords
 from iwbayes.analyst.regression.design_record import read_design
 from iwbayes.analyst.regression.design_spec import DesignSpec
 from iwbayes.arrays import Array
@@ -63,7 +65,8 @@ def predictions(
         are chain, draw, row (counted from 0). For a categorical response, "mean" adds ``<response>_dim`` and "linear"
         adds ``<response>_reduced_dim`` with the levels. The predictors of each row are coordinates of ``row``. The
         attributes are ``formula``, ``family``, ``kind``, ``conditional``, ``levels`` (levels of the response, if any),
-        ``calibrated`` ("yes" or "no") and ``verdict`` ("calibrated" or "not calibrated") of the draws.
+        ``calibration`` (method of the fit, or "none") and ``verdict``. If the fit was calibrated, the group
+        ``calibration`` judges each prediction by its own influence function; see :func:`~iwbayes.comparisons`.
 
     Raises
     ------
@@ -131,10 +134,39 @@ def predictions(
         else:
             values = eta if kind == "linear" else design.family.mean(eta)
     dataset = _labelled(design, posterior, values, kind, frame)
-    dataset.attrs.update(
-        kind=kind, **({"conditional": names} if names else {}), **quantity_attrs(idata, scale=kind == "response")
-    )
-    return arviz_compat.make({"predictions" if kind == "response" else "posterior": dataset}, dataset.attrs)
+    groups = {"predictions" if kind == "response" else "posterior": dataset}
+    if (of_fit := fit_record(idata)) is not None:
+        groups["calibration"] = _judged(design, posterior, of_fit, dataset[design.name], x, kind)
+    dataset.attrs.update(kind=kind, **({"conditional": names} if names else {}))
+    dataset.attrs.update(derived_attributes(groups.get("calibration"), posterior.attrs))
+    return arviz_compat.make(groups, dataset.attrs)
+
+
+def _judged(
+    design: DesignSpec, posterior: xr.Dataset, of_fit: xr.Dataset, found: xr.DataArray, x: Array, kind: str
+) -> xr.Dataset:
+    """Return the record of predictions at the rows of a matrix x (row, column).
+
+    New responses depend on the whole distribution: they are judged as their means are, and as the scale.
+    """
+    theta, shape = design.pack(posterior), design.coefficients(posterior)[0].shape
+
+    def values(points: Array) -> Array:
+        eta = np.tensordot(points[:, : math.prod(shape)].reshape(-1, *shape), x, axes=(1, 1)).transpose(1, 0, 2)
+        return np.moveaxis(eta if kind == "linear" else design.family.mean(eta), 0, -1).reshape(len(points), -1)
+
+    gradient = gradient_of(values, theta.mean(axis=0), theta.std(axis=0))
+    sd = np.sqrt(np.einsum("ij,jk,ik->i", gradient, np.atleast_2d(np.cov(theta, rowvar=False)), gradient))
+    labels: list[Sequence[Any]] = [range(len(x))]
+    if len(sd) > len(x):
+        labels += list(outcome_coords(design, linear=kind == "linear").values())
+    names = [f"{found.name}[{', '.join(map(str, at))}]" for at in itertools.product(*labels)]
+    record = derived_record(names, gradient, sd, of_fit)
+    own = of_fit["calibrated"].to_numpy()[len(theta[0]) - (design.auxiliary is not None) :]
+    if kind == "response" and not own.all():
+        why = [f"new responses depend on {design.auxiliary}, which is not calibrated; see diagnose(release, idata)."]
+        record = with_verdict(record, Judgement(np.zeros(len(names), dtype=bool), why, why))
+    return record
 
 
 def _grid(fitted: FittedRows, conditional: Any) -> tuple[pd.DataFrame, list[str]]:

@@ -11,8 +11,9 @@ import numpy as np
 import xarray as xr
 
 from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.calibration.derived import derived_attributes, of_parameters
 from iwbayes.analyst.calibration.record import NOT_CALIBRATED
-from iwbayes.analyst.quantities.fitted_rows import quantity_attrs
+from iwbayes.analyst.quantities.fitted_rows import fit_record, fitted_posterior
 from iwbayes.analyst.regression.families import FAMILIES
 
 #: Name of the exponential of a coefficient, by family.
@@ -77,8 +78,8 @@ def odds_ratios(
     >>> found["posterior"].attrs["ratio"]
     'odds ratio'
     """
-    attrs = quantity_attrs(idata)
-    posterior = arviz_compat.group(idata, "posterior")
+    posterior, of_fit = fitted_posterior(idata), fit_record(idata)
+    attrs = derived_attributes(None, posterior.attrs)
     if not {"formula", "family"} <= set(attrs):
         raise ValueError(
             "the posterior must come from fit, which records formula and family. For your own model use np.exp of its "
@@ -108,8 +109,12 @@ def odds_ratios(
         with np.errstate(over="ignore"):
             values = np.exp(unit * np.asarray(posterior[name], dtype=np.float64))
         found[name] = posterior[name].copy(data=values).assign_attrs(unit=unit)
-    attrs |= {"ratio": RATIOS[family]}
-    return arviz_compat.make({"posterior": xr.Dataset(found, attrs=attrs)}, attrs)
+    groups = {"posterior": xr.Dataset(found)}
+    if of_fit is not None:
+        groups["calibration"] = of_parameters(of_fit, list(arviz_compat.scalars(groups["posterior"])))
+    attrs = derived_attributes(groups.get("calibration"), posterior.attrs) | {"ratio": RATIOS[family]}
+    groups["posterior"].attrs.update(attrs)
+    return arviz_compat.make(groups, attrs)
 
 
 def _checked_units(units: Any, posterior: xr.Dataset, names: list[str]) -> dict[str, float]:

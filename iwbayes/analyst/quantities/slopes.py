@@ -66,9 +66,10 @@ def slopes(
     arviz.InferenceData or xarray.DataTree
         Group ``posterior`` with one variable per predictor: the change of the mean response per unit of the predictor.
         Its dimensions are chain, draw, ``by_<column>`` if `by` is given, and ``<response>_dim`` for a categorical
-        response. Its attributes are ``formula``, ``family``, ``weights``, ``calibrated`` and ``verdict`` of the draws
-        (see :func:`~iwbayes.predictions`), ``rows``, and ``noise_included``: "yes" if averages over random rows include
-        the noise in the weights.
+        response. Its attributes are ``formula``, ``family`` and ``weights`` of the fit, ``rows``, ``noise_included``
+        ("yes" if averages over random rows include the noise in the weights), ``calibration`` (method of the fit, or
+        "none") and ``verdict``. If the fit was calibrated, the group ``calibration`` judges each average by its own
+        influence function: a coefficient that hardly enters an average does not decide about it.
 
     Raises
     ------

@@ -23,7 +23,12 @@ from iwbayes._warnings import CalibrationWarning, IwbayesWarning
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.calibrate import calibrate, check_model
 from iwbayes.analyst.calibration.calibrated_components import calibrate_components
-from iwbayes.analyst.calibration.record import mark_uncalibrated, warn_outside_domain
+from iwbayes.analyst.calibration.record import (
+    calibration_groups,
+    mark_uncalibrated,
+    verdict_attributes,
+    warn_outside_domain,
+)
 from iwbayes.analyst.calibration.rehearsed import rehearsed_draws
 from iwbayes.analyst.checks import check_enough_draws
 from iwbayes.analyst.fit_record import fit_attributes
@@ -166,7 +171,7 @@ def build(formula: str, release: Release, family: Any, priors: Any) -> BuiltRegr
 
 
 def _with_default_priors(model: Any, family: str, response: Array | None, given: Any, weights: Array) -> Any:
-    """Return the PyMC model of a built Bambi model, with the default priors of `regression` for what is not `given`.
+    """Return the PyMC model of a built Bambi model, with the default priors of `regression`, except for `given` ones.
 
     Predictors are not centred. A prior of the intercept itself, or of thresholds, would be strong where all predictors
     are zero, such as in the year 0; here it is one at the weighted means of the predictors.
@@ -315,15 +320,16 @@ def fit_built(
         else:
             groups, method = _sampled(built, weighted, release, calibrate != "none", rehearsals, settings, rng)
             idata = arviz_compat.make(groups)
-    if arviz_compat.has_group(idata, "calibration"):
-        warn_outside_domain(arviz_compat.group(idata, "calibration"), stacklevel=4)
+    record = arviz_compat.group(idata, "calibration") if arviz_compat.has_group(idata, "calibration") else None
+    if record is not None:
+        warn_outside_domain(record, stacklevel=4)
     size = 16 * settings.draws * settings.chains * len(release.synthetic)
     if log_likelihood is True or (log_likelihood == "auto" and size <= LOG_LIKELIHOOD_LIMIT):
         idata = with_log_likelihood(idata, weighted)
     attrs = fit_attributes(
         release, release.weights, formula=formula, family=built.family, method=method,
-        total=float(release.n_private), calibrated=calibrate != "none",
-    )  # fmt: skip
+        total=float(release.n_private),
+    ) | verdict_attributes(record)  # fmt: skip
     posterior = arviz_compat.group(idata, "posterior")
     return arviz_compat.with_groups(idata, {"posterior": posterior.assign_attrs(attrs | {"built_by": "Bambi"})})
 
@@ -373,10 +379,10 @@ def _sampled(
     if rehearsals is not None:
         movable, mode, flat = terms.movable(release.synthetic), components[0].mode, theta.reshape(-1, terms.size)
         moved, record = rehearsed_draws(movable, mode, flat, release, rehearsals, rng, built.measurable)
-        theta, groups["calibration"] = moved.reshape(theta.shape), record
+        theta = moved.reshape(theta.shape)
     elif calibrating:
         theta, record = calibrate_components(components, assignment, release, built.measurable)
-        groups["calibration"] = record
     posterior = posterior_dataset(terms, theta)
     groups["posterior"] = mark_uncalibrated(posterior, record, terms.made_of) if calibrating else posterior
+    groups |= calibration_groups(record) if calibrating else {}
     return groups, drawn.method

@@ -11,7 +11,12 @@ import xarray as xr
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.calibrated_components import calibrate_components, pool_draws, reference_at
-from iwbayes.analyst.calibration.record import mark_uncalibrated, warn_outside_domain
+from iwbayes.analyst.calibration.record import (
+    calibration_groups,
+    mark_uncalibrated,
+    verdict_attributes,
+    warn_outside_domain,
+)
 from iwbayes.analyst.calibration.rehearsed import rehearsed_draws
 from iwbayes.analyst.checks import (
     Method,
@@ -131,16 +136,17 @@ def fit(
         With these groups:
 
         - ``posterior``: coefficients, named as Bambi names them. Its attributes record ``formula``, ``family``,
-          ``method``, ``total``, ``weights``, ``weight_draws`` (number of weight draws) and ``calibrated``. For rows
-          with missing cells in the columns used, ``rows_left_out`` is their number and ``share_left_out`` their share
-          of the weights. Further attributes are digests of the weights used and of the weights of the release, and the
-          ``design`` that :func:`~iwbayes.predictions` needs.
+          ``method``, ``total``, ``weights``, ``weight_draws`` (number of weight draws), ``calibration`` (method of the
+          calibration, or "none") and ``verdict``. For rows with missing cells in the columns used, ``rows_left_out`` is
+          their number and ``share_left_out`` their share of the weights. Further attributes are digests of the weights
+          used and of the weights of the release, and the ``design`` that :func:`~iwbayes.predictions` needs.
         - ``sample_stats``: statistics of the draws before calibration. ``lp`` is the log density up to a constant. NUTS
           adds its own statistics. If the weight draws use both methods, only ``lp`` and ``diverging`` are stored.
           ``weight_draw`` is the weight draw behind each draw, if there are several. The attributes ``pareto_k``,
           ``importance_ess`` and ``n_proposals`` describe the importance sampling, at the worst weight draw.
         - ``observed_data``: the response of the rows used.
-        - ``calibration``: the record of the calibration, if there was one.
+        - ``calibration``: the record of the calibration, if there was one, and ``influence``: matrices by which
+          :func:`~iwbayes.predictions` and other quantities are judged.
         - ``log_likelihood`` and ``log_likelihood_weighted`` (by the averaged weights), if stored.
 
     Raises
@@ -198,8 +204,8 @@ def fit(
     >>> idata = iw.fit("y ~ x + z", release, draws=500, random_seed=1, progressbar=False)
     >>> list(idata["posterior"].data_vars)
     ['Intercept', 'x', 'z']
-    >>> idata["posterior"].attrs["calibrated"]
-    'yes'
+    >>> idata["posterior"].attrs["verdict"]
+    'calibrated'
     """
     check_release(release)
     _check_options(method, draws, chains, total, log_likelihood, calibrate)
@@ -252,7 +258,8 @@ def fit(
         "observed_data": observed_data(problem.design),
     }
     if record is not None:
-        groups["calibration"], groups["posterior"] = record, mark_uncalibrated(groups["posterior"], record)
+        groups |= calibration_groups(record)
+        groups["posterior"] = mark_uncalibrated(groups["posterior"], record)
         warn_outside_domain(record)
     size = 16 * theta.shape[0] * theta.shape[1] * len(problem.design.y)
     if log_likelihood is True or (log_likelihood == "auto" and size <= LOG_LIKELIHOOD_LIMIT):
@@ -261,8 +268,7 @@ def fit(
     design = problem.design
     attrs = fit_attributes(
         release, problem.weights, formula=formula, family=design.family.name, method=used, total=problem.total,
-        calibrated=record is not None,
-    )  # fmt: skip
+    ) | verdict_attributes(record)  # fmt: skip
     attrs |= {"rows_left_out": design.n_rows - len(design.rows), "share_left_out": problem.share_left_out}
     groups["posterior"].attrs.update(attrs | {"design": record_design(design, release.synthetic.frame)})
     return arviz_compat.make(groups, attrs)

@@ -19,7 +19,7 @@ Edit = Callable[[FunctionGraph, str, Any, Any], Any]
 def transform_model(
     model: pm.Model, edit: Edit, *, kind: type = ModelObservedRV, initial_values: bool = True
 ) -> pm.Model:
-    """Copy a model and replace its observed variables (or those of another `kind`) by what `edit` returns for them.
+    """Copy a model and replace its observed variables, or those of another `kind`, by those that `edit` returns.
 
     PyMC's function graph rejects initial values, changes the order of variables and drops the model's name and
     ``check_bounds``. The copy restores all of them; initial values are optional.

@@ -175,7 +175,7 @@ def test_the_prior_of_a_rare_level_is_no_wider_than_that_of_a_common_one():
     design = build_design("y ~ g + x", release.synthetic.frame, SCHEMA, None)
     scales = prior_scales(design, release.weights.values)
     sds = dict(zip(design.parameter_names, scales.sd, strict=True))
-    assert sds["g[rare]"] == sds["g[b]"] == 5
+    assert [sds["g[rare]"], sds["g[b]"]] == pytest.approx([5, 5], rel=1e-3)
     assert sds["x"] == pytest.approx(
-        2.5 / np.sqrt(np.cov(release.synthetic.frame["x"], aweights=release.weights.values, ddof=0))
+        2.5 / np.sqrt(np.cov(release.synthetic.frame["x"], aweights=release.weights.values, ddof=0)), rel=1e-2
     )

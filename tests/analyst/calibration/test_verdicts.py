@@ -28,7 +28,6 @@ from iwbayes.analyst.calibration.record import (
 from iwbayes.analyst.calibration.sample import sample
 from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, calibrate_normal
 from iwbayes.analyst.criticism.diagnose import diagnose
-from iwbayes.analyst.quantities.fitted_rows import quantity_attrs
 from iwbayes.analyst.quantities.predictions import predictions
 from iwbayes.analyst.regression.fit import fit
 from iwbayes.analyst.released_tilt import ReleasedTilt
@@ -185,7 +184,7 @@ def test_scalars_that_are_not_calibrated_are_marked(quadratic):
     found = arviz_compat.scalars(mark_uncalibrated(posterior, bad_w, made_of)[["not_calibrated"]])
     assert list(found) == [f"not_calibrated[{name}]" for name in ("sigma", "w[0]", "w[1]", "w[2]", "total")]
     good = record_of(quadratic, names)
-    assert mark_uncalibrated(posterior, good, made_of) is posterior
+    assert mark_uncalibrated(posterior, good, made_of).equals(posterior)
 
 
 def test_the_summary_of_a_fit_names_what_is_not_calibrated(of_x):
@@ -315,9 +314,11 @@ def test_means_need_no_scale_and_drawn_responses_do(of_x):
     with pytest.warns(CalibrationWarning):
         idata = fit("y ~ x + z", of_x, draws=200, random_seed=1)
     record = arviz_compat.group(idata, "calibration")
-    record = record.assign(calibrated=record["parameter"] != "sigma").assign_attrs(verdict="calibrated in part")
-    changed = arviz_compat.with_groups(idata, {"calibration": record})
-    assert quantity_attrs(changed)["verdict"] == "calibrated"
+    good = record["parameter"] != "sigma"
+    measures = {"explained": 1.0, "variation": 1.0, "misfit_share": 0.0, "kappa": 0.01, "curvature_error": 0.0}
+    record = record.assign({name: xr.where(good, value, record[name]) for name, value in measures.items()})
+    record = record.assign(calibrated=good, explained=xr.where(good, 1.0, 0.1)).assign_attrs(reasons_of_fit="")
+    changed = arviz_compat.make({"posterior": arviz_compat.group(idata, "posterior"), "calibration": record})
     rows = pd.DataFrame({"x": [0.0], "z": [0.5]})
     assert arviz_compat.group(predictions(changed, rows), "posterior").attrs["verdict"] == "calibrated"
     drawn = arviz_compat.group(predictions(changed, rows, kind="response", random_seed=1), "predictions")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,9 +12,9 @@ from factories import make_statement, release_of, reweighted, synthetic_table
 from posterior_tools import normal_of
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.calibration.domain import above, below, skew_check
+from iwbayes.analyst.calibration.domain import How, above, below, parameter_checks, skew_check
 from iwbayes.analyst.calibration.record import calibration_record
-from iwbayes.analyst.criticism.diagnose import diagnose
+from iwbayes.analyst.criticism.diagnose import _WORST, diagnose
 from iwbayes.analyst.fit_record import weights_digest
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.distributions import GaussianDistribution
@@ -28,9 +30,9 @@ RELEASE_CHECKS = {
 }  # fmt: skip
 FIT_CHECKS = {
     "calibration", "method", "kappa", "kappa0", "explained", "misfit", "dfbetas", "variation", "curvature_error",
-    "skew", "likelihood_ess",
+    "score_ratio", "skew", "likelihood_ess",
 }  # fmt: skip
-OF_EACH = ("kappa", "explained", "misfit", "curvature_error")
+OF_EACH = ("kappa", "explained", "misfit", "curvature_error", "score_ratio")
 SAMPLER_CHECKS = {"r_hat", "ess_bulk", "ess_tail"}
 
 
@@ -247,3 +249,14 @@ def test_clipped_rows_are_warned_of_where_the_response_may_have_a_scale(family, 
     posterior = arviz_compat.group(idata, "posterior").assign_attrs({} if family is None else {"family": family})
     table = diagnose(release, arviz_compat.with_groups(idata, {"posterior": posterior, "calibration": record}))
     assert table.loc["clipped_private", "verdict"] == ("warn" if warns else "ok")
+
+
+@pytest.mark.parametrize("how", get_args(How))
+def test_every_measure_that_decides_a_verdict_has_a_row(how):
+    assert set(parameter_checks(how=how)) <= set(_WORST)
+
+
+def test_rehearsals_do_not_calibrate_what_the_release_did_not_measure():
+    by_formula, by_rehearsals = (parameter_checks(how=how)["explained"] for how in ("formula", "rehearsals"))
+    assert [judge(0.8).verdict for judge in (by_formula, by_rehearsals)] == ["fail", "ok"]
+    assert by_rehearsals(0.69).verdict == "fail"

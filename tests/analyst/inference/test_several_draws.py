@@ -222,7 +222,7 @@ def test_fit_is_the_mixture_of_the_posteriors():
     own = np.array([draws[part.ravel() == k].mean(axis=0) for k in range(K)])
     assert np.abs((own - means) / sd).max() < 5 * np.sqrt(K) * error
     attrs = arviz_compat.group(idata, "posterior").attrs
-    assert (attrs["weight_draws"], attrs["method"], attrs["calibrated"]) == (K, "laplace", "no")
+    assert (attrs["weight_draws"], attrs["method"], attrs["calibration"]) == (K, "laplace", "none")
 
 
 def test_more_draws_of_the_weights_than_of_a_chain():

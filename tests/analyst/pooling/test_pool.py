@@ -316,7 +316,7 @@ def test_fit_agrees_with_the_sandwich_where_both_apply(saturated):
     assert_allclose(pooled["kappa"], formula["kappa"].sel(parameter=pooled["parameter"]), rtol=0.05)
     assert pooled["kappa"].max() <= pooled.attrs["kappa_bound"]
     attrs = arviz_compat.group(idata, "posterior").attrs
-    assert attrs["calibrated"] == "yes" and attrs["weight_draws"] == 100
+    assert attrs["calibration"] == "pool" and attrs["weight_draws"] == 100
 
 
 def test_intervals_cover_the_truth():

@@ -348,7 +348,8 @@ def test_a_fit_from_a_file_has_the_same_effects(tmp_path):
     for average, name, by in ((iw.slopes, "x", "z"), (iw.comparisons, "g", "k")):
         one, two = average(idata, RELEASE, by=by, random_seed=1), average(again, RELEASE, by=by, random_seed=1)
         np.testing.assert_array_equal(values_of(one, name), values_of(two, name))
-        assert arviz_compat.group(two, "posterior").attrs["calibrated"] == "yes"
+        assert arviz_compat.group(two, "posterior").attrs["calibration"] == "tilt"
+        assert arviz_compat.group(one, "calibration").equals(arviz_compat.group(two, "calibration"))
         arviz_compat.save(one, tmp_path / "effects.nc")
         stored = arviz_compat.group(arviz_compat.load(tmp_path / "effects.nc"), "posterior")
         assert stored.attrs["noise_included"] == "yes"

@@ -239,12 +239,13 @@ def test_a_fit_from_a_file_predicts_the_same(fitted, tmp_path):
 
 
 def test_the_calibration_of_the_draws_is_passed_on(fitted):
-    found = arviz_compat.group(iw.predictions(fitted, NEW), "posterior").attrs
-    assert found["calibrated"] == "yes"
-    assert found["verdict"] == arviz_compat.group(fitted, "calibration").attrs["verdict"]
+    made = iw.predictions(fitted, NEW)
+    found, record = arviz_compat.group(made, "posterior").attrs, arviz_compat.group(made, "calibration")
+    assert found["calibration"] == record.attrs["method"] == "tilt"
+    assert found["verdict"] == record.attrs["verdict"] and list(record["parameter"].values) == ["z[0]", "z[1]", "z[2]"]
     _, idata = drawn_fit("z ~ x", "bernoulli", RELEASE)
     found = arviz_compat.group(iw.predictions(idata, NEW), "posterior").attrs
-    assert (found["calibrated"], found["verdict"]) == ("no", "not calibrated")
+    assert (found["calibration"], found["verdict"]) == ("none", "not calibrated")
 
 
 def test_new_rows_may_be_of_any_type_that_fits():

@@ -74,7 +74,7 @@ class Posterior:
         good = np.array([calibrated.get(name.split("[")[0], True) for name in names])
         verdict = "calibrated" if good.all() else "calibrated in part" if good.any() else "not calibrated"
         record = xr.Dataset({"calibrated": ("parameter", good)}, {"parameter": names}, {"verdict": verdict})
-        record.attrs["n_synthetic"] = 7
+        record.attrs |= {"n_synthetic": 7, "method": "tilt"}
         marked = mark_uncalibrated(posterior, record)
         return arviz_compat.make({"posterior": marked, "calibration": record})
 

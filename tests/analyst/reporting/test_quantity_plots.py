@@ -180,7 +180,11 @@ def test_comparisons_of_the_probabilities_of_levels():
 
 def test_intervals_are_called_calibrated_where_the_draws_are():
     _, idata = drawn_fit("z ~ x + g", "bernoulli", RELEASE)
-    record = arviz_compat.group(idata, "posterior")[["x"]].mean().assign_attrs(verdict="calibrated")
+    names = ["Intercept", "x", "g[v]", "g[w]"]
+    measures = {"explained": 1.0, "misfit_share": 0.0, "kappa": 0.0, "curvature_error": 0.0, "score_ratio": 1.0}
+    measures |= {"dfbetas": 0.0, "variation": 1.0, "skew": 0.0, "sd_calibrated": 0.1, "calibrated": True}
+    record = xr.Dataset({name: ("parameter", [value] * 4) for name, value in measures.items()}, {"parameter": names})
+    record.attrs |= {"verdict": "calibrated", "method": "tilt", "reasons": "", "reasons_of_fit": ""}
     idata = arviz_compat.with_groups(idata, {"calibration": record})
     for plot, found in (
         (iw.plots.slopes, iw.slopes(idata, RELEASE)),

@@ -1,0 +1,98 @@
+"""Verdicts of quantities computed from a fit, such as average contrasts: each by its own influence function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import xarray as xr
+
+from iwbayes.analyst.calibration.domain import parameter_checks, source
+from iwbayes.analyst.calibration.kappa import Influences
+from iwbayes.analyst.calibration.record import Judgement, dispersion_check, judge, verdict_attributes, with_verdict
+from iwbayes.arrays import Array
+
+#: A parameter concerns a quantity if its own standard deviation moves the quantity by more than this share of the
+#: quantity's standard deviation.
+CONCERNS = 0.1
+#: Step of numerical derivatives, in standard deviations.
+_STEP = 1e-2
+#: Measures whose smallest value is the worst.
+_SMALLEST = ("explained", "variation")
+
+
+def gradient_of(function: Callable[[Array], Array], center: Array, sd: Array) -> Array:
+    """Return the gradient (q, p) of a function of points (sample, p) with values (sample, q), by central differences.
+
+    `sd` (p,) are the standard deviations of the parameters, which set the steps.
+    """
+    steps = np.diag(_STEP * np.where(sd > 0, sd, 1.0))
+    values = function(np.concatenate([center + steps, center - steps]))
+    up, down = values[: len(center)], values[len(center) :]
+    return (up - down).T / (2 * np.diag(steps))
+
+
+def derived_record(
+    names: Sequence[str], gradient: Array, sd: Array, of_fit: xr.Dataset, measures: dict[str, Array] | None = None
+) -> xr.Dataset:
+    """Judge q quantities by the limits of the parameters of a fit.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Flat names of the quantities.
+    gradient : ndarray, shape (q, p)
+        Derivatives of the quantities with respect to the parameters of the fit.
+    sd : ndarray, shape (q,)
+        Standard deviations of the quantities.
+    of_fit : xarray.Dataset
+        Record of the fit's calibration.
+    measures : dict of str to ndarray, shape (q,), optional
+        `Influences.measures` of the quantities; by default they follow from the gradient and the record. A measure
+        that is not known for the quantity itself is the worst one of the parameters that concern it.
+
+    Returns
+    -------
+    xarray.Dataset
+        The group ``calibration`` of the quantities: dimension ``parameter``, the measures, ``calibrated``, and the
+        attributes ``method``, ``verdict``, ``reasons`` and ``reasons_of_fit`` of a calibration record.
+    """
+    if not measures and "influence" in of_fit:
+        measures = Influences.of_array(of_fit["influence"].to_numpy()).measures(gradient)
+    measures = measures or {}
+    moves = np.abs(gradient) * of_fit["sd_calibrated"].to_numpy()
+    concerns = moves > CONCERNS * sd[:, None]
+    how = source(of_fit.attrs["method"])
+    judges = parameter_checks(how=how) | ({"dispersion": dispersion_check} if how == "pool" else {})
+    columns = {}
+    for name in judges:
+        columns[name] = measures[name] if name in measures else _worst(of_fit, name, concerns)
+    judgement = judge(names, columns, judges, [], np.ones(len(names), dtype=bool))
+    if said := of_fit.attrs["reasons_of_fit"]:
+        of_all = said.split("\n")
+        judgement = Judgement(np.zeros(len(names), dtype=bool), [*of_all, *judgement.reasons], of_all)
+    data = {name: ("parameter", values) for name, values in columns.items()}
+    record = xr.Dataset(data, coords={"parameter": list(names)}, attrs={"method": of_fit.attrs["method"]})
+    return with_verdict(record, judgement)
+
+
+def of_parameters(of_fit: xr.Dataset, names: Sequence[str]) -> xr.Dataset:
+    """Return the record of functions of single parameters, such as exponentials: their own verdicts."""
+    record = of_fit[["calibrated"]].sel(parameter=list(names))
+    texts = {name: [line for line in of_fit.attrs[name].split("\n") if line] for name in ("reasons", "reasons_of_fit")}
+    judgement = Judgement(record["calibrated"].to_numpy(), *texts.values())
+    return with_verdict(record.drop_attrs().assign_attrs(method=of_fit.attrs["method"]), judgement)
+
+
+def _worst(of_fit: xr.Dataset, name: str, concerns: Array) -> Array:
+    """Return the worst value of a measure over the parameters that concern each quantity (q, p); NaN if unknown."""
+    sign = -1.0 if name in _SMALLEST else 1.0
+    known = concerns & ~np.isnan(of_fit[name].to_numpy())
+    values = np.where(known, sign * of_fit[name].to_numpy(), -np.inf).max(axis=1, initial=-np.inf)
+    return np.where(known.any(axis=1), sign * values, np.nan)
+
+
+def derived_attributes(record: xr.Dataset | None, of_fit: dict[str, str]) -> dict[str, str]:
+    """Return attributes of quantities: formula, family and weights of the fit, method and verdict of the record."""
+    kept = {key: str(of_fit[key]) for key in ("formula", "family", "weights") if key in of_fit}
+    return kept | verdict_attributes(record)
