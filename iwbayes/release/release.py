@@ -31,6 +31,7 @@ from iwbayes.release.file import FORMAT_VERSION, from_bytes, to_bytes
 from iwbayes.release.verdict import judged
 from iwbayes.statement import PrivacyStatement
 from iwbayes.tables import SyntheticTable
+from iwbayes.tables.reference_levels import rare_references
 from iwbayes.weights import Weights
 
 
@@ -207,7 +208,7 @@ class Release:
         return html_table(title, ("", "value"), facts, notes=notes) + self.statement._repr_html_()
 
     def _facts(self) -> tuple[str, list[tuple[str, str]], list[str]]:
-        """Return a title, pairs of names and values, and the reasons why it is not certified."""
+        """Return a title, pairs of names and values, and notes: why it is not certified, and rare first levels."""
         weights, n_rows = self.weights, len(self.synthetic)
         size = f"{n_rows} synthetic rows x {len(self.synthetic.schema)} columns"
         steps = "".join(f", {step}" for step in weights.steps)
@@ -219,6 +220,7 @@ class Release:
         }
         facts |= {"verdict": self.verdict, "next": self.next_step}
         notes = [] if self.certified else [f"NOT certified: {'; '.join(self.reasons)}"]
+        notes += [found.text for found in rare_references(self.synthetic, weights.values)]
         return f"Release of {size} for {self.n_private} private rows", list(facts.items()), notes
 
     @property

@@ -30,6 +30,7 @@ from iwbayes.analyst.regression.families import FAMILIES
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.release import Release
 from iwbayes.statement import PrivacyStatement
+from iwbayes.tables.reference_levels import RARE_SHARE, rare_references
 from iwbayes.weights import kish_ess, psislw
 
 #: For each check of single parameters, its variable in the record, and the attribute with the worst value.
@@ -83,6 +84,8 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
           ``length_ratio[parameter]`` is the standard deviation relative to the formula.
           ``rehearsed_coverage[parameter]`` is how often the 90 % interval of the formula covered the rehearsed value.
           ``unrehearsed_share[parameter]`` is the share of the variance for features that were not measured.
+        - ``reference_level of <column>``, only if it is rare: weighted share of the level with which a regression
+          compares the column's other levels.
         - ``dfbetas``: largest shift of an estimate by one synthetic row, in standard deviations.
         - ``score_ratio``: largest ratio of the length of an interval by the score equation to that of the normal
           interval. It is above one where the privacy noise is large compared with the statistics that inform a
@@ -158,6 +161,8 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
         checks += _calibration(record, of_another=any(check.verdict == "fail" for check in checks))
         # only for some families of `fit` we know that they have no scale parameter
         has_scale = attrs.get("family") not in {name for name, family in FAMILIES.items() if not family.auxiliary}
+        names = [] if record is None else [str(name) for name in record["parameter"].to_numpy()]
+        checks += _reference_levels(release, names)
     facts = weight_facts(release, ReleasedTilt.of(release)) if record is None else record.attrs
     of_weights = _weights(facts, release, scale=has_scale, alone=record is None)
     if record is not None and record.attrs["method"] == "rehearsals":
@@ -168,6 +173,12 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
     rows = [(c.name, c.value, c.threshold, c.verdict, c.what_to_do) for c in checks]
     frame = pd.DataFrame(rows, columns=["check", *COLUMNS])
     return Diagnostics(frame.astype({"value": object, "threshold": object}).set_index("check"))
+
+
+def _reference_levels(release: Release, names: list[str]) -> list[Check]:
+    """Warn of columns whose other levels are compared with a rare one."""
+    found = rare_references(release.synthetic, release.weights.values, names)
+    return [Check(f"reference_level of {one.column}", one.share, RARE_SHARE, "warn", one.text, ">") for one in found]
 
 
 def _unjudged(judge: Any, value: float) -> Check:

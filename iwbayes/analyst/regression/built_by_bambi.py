@@ -44,6 +44,7 @@ from iwbayes.features.formulas import quoted
 from iwbayes.rehearsals import Rehearsals
 from iwbayes.release import Release
 from iwbayes.schema import Categorical, Column, Integer, Real, Schema
+from iwbayes.tables.reference_levels import warn_of_rare_references
 
 if TYPE_CHECKING:
     import pymc as pm
@@ -323,6 +324,8 @@ def fit_built(
     record = arviz_compat.group(idata, "calibration") if arviz_compat.has_group(idata, "calibration") else None
     if record is not None:
         warn_outside_domain(record, stacklevel=4)
+    names = list(arviz_compat.scalars(arviz_compat.group(idata, "posterior").isel(draw=slice(1))))
+    warn_of_rare_references(release.synthetic, release.weights.values, names, stacklevel=4)
     size = 16 * settings.draws * settings.chains * len(release.synthetic)
     if log_likelihood is True or (log_likelihood == "auto" and size <= LOG_LIKELIHOOD_LIMIT):
         idata = with_log_likelihood(idata, weighted)

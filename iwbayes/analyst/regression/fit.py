@@ -42,6 +42,7 @@ from iwbayes.analyst.released_tilt import is_noise_aware
 from iwbayes.arrays import Array
 from iwbayes.rehearsals import Rehearsals
 from iwbayes.release import Release
+from iwbayes.tables.reference_levels import warn_of_rare_references
 from iwbayes.weights import Weights
 
 #: How `fit` accounts for the noise in the weights.
@@ -160,8 +161,8 @@ def fit(
     Warns
     -----
     UserWarning
-        If rows, levels or columns are left out (see :func:`~iwbayes.analyst.regression.design.build_design`), or if
-        NUTS takes long or was stopped.
+        If rows, levels or columns are left out (see :func:`~iwbayes.analyst.regression.design.build_design`), if the
+        level with which a column's other levels are compared is rare, or if NUTS takes long or was stopped.
     CalibrationWarning
         If the intervals are outside the domain in which simulations showed that the calibration works.
 
@@ -261,6 +262,7 @@ def fit(
         groups |= calibration_groups(record)
         groups["posterior"] = mark_uncalibrated(groups["posterior"], record)
         warn_outside_domain(record)
+    warn_of_rare_references(release.synthetic, problem.draw_weights.mean(axis=0), averaged.names)
     size = 16 * theta.shape[0] * theta.shape[1] * len(problem.design.y)
     if log_likelihood is True or (log_likelihood == "auto" and size <= LOG_LIKELIHOOD_LIMIT):
         groups |= _log_likelihoods(problem.rows, theta)

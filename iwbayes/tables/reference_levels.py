@@ -1,0 +1,68 @@
+"""Rare reference levels: a regression compares all other levels of a column with its first one."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from iwbayes._warnings import IwbayesWarning
+from iwbayes.arrays import Array
+from iwbayes.schema import Categorical
+from iwbayes.tables.synthetic_table import SyntheticTable
+
+#: A first level is rare if fewer of the weighted rows have it, and another level is this many times as frequent.
+RARE_SHARE, TIMES = 0.05, 4.0
+
+
+@dataclass(frozen=True)
+class RareReference:
+    """A column whose first level is rare, with the weighted share of this level and the most frequent level."""
+
+    column: str
+    level: Any
+    share: float
+    common: Any
+
+    @property
+    def text(self) -> str:
+        """What it means, and what to do."""
+        return (
+            f"{self.level!r}, the first level of {self.column!r}, has {self.share:.1%} of the weighted rows. "
+            f"Regressions compare all other levels with it, so all coefficients of {self.column!r} are imprecise. Use "
+            f"C({self.column}, Treatment({self.common!r})), or declare {self.common!r} first in the schema."
+        )
+
+
+def rare_references(table: SyntheticTable, weights: Array, names: Sequence[str] | None = None) -> list[RareReference]:
+    """Return the columns of a table whose first level is rare among the rows with these weights, shape (row,).
+
+    `names` are the parameters of a regression, such as ``race[White]``; then only columns with such parameters count. A
+    column with two levels is left out, because its one coefficient only changes its sign with the order.
+    """
+    found = []
+    for column in table.schema:
+        if not isinstance(column, Categorical) or len(column.levels) < 3:
+            continue
+        if names is not None and not any(name.startswith(f"{column.name}[") for name in names):
+            continue
+        codes = column.codes(table.frame[column.name])
+        totals = np.bincount(codes[codes >= 0], weights[codes >= 0], minlength=len(column.levels))
+        occurring = np.flatnonzero(totals > 0)
+        if not len(occurring):
+            continue
+        share, most = totals[occurring[0]] / totals.sum(), int(np.argmax(totals))
+        if share < RARE_SHARE and totals[most] >= TIMES * totals[occurring[0]]:
+            found.append(RareReference(column.name, column.levels[occurring[0]], float(share), column.levels[most]))
+    return found
+
+
+def warn_of_rare_references(
+    table: SyntheticTable, weights: Array, names: Sequence[str] | None = None, *, stacklevel: int = 3
+) -> None:
+    """Issue an IwbayesWarning for each column whose first level is rare; see `rare_references`."""
+    for found in rare_references(table, weights, names):
+        warnings.warn(found.text, IwbayesWarning, stacklevel=stacklevel)

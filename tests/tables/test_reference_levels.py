@@ -1,0 +1,72 @@
+"""Rare reference levels: which columns have one, and where it is said."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from factories import release_of, synthetic_table
+
+import iwbayes as iw
+from iwbayes._warnings import IwbayesWarning
+from iwbayes.tables.reference_levels import RareReference, rare_references
+
+N = 1000
+LEVELS = ("rare", "common", "other")
+
+
+def release(first: str = "rare") -> iw.Release:
+    """A release of rows of which 1 % have the level 'rare'."""
+    levels = (first, *(level for level in LEVELS if level != first))
+    schema = iw.Schema(iw.Binary("y"), iw.Categorical("g", levels), iw.Categorical("two", ("a", "b")))
+    g = np.repeat(["rare", "common", "other"], [10, 700, 290])
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"y": rng.integers(0, 2, N), "g": g, "two": np.where(np.arange(N) % 100, "b", "a")})
+    return release_of(synthetic_table(frame, schema), np.zeros(N), n_private=N)
+
+
+def test_the_first_occurring_level_is_compared_with_the_most_frequent_one():
+    found = rare_references(release().synthetic, np.ones(N))
+    assert found == [RareReference("g", "rare", 0.01, "common")]
+    assert "'rare', the first level of 'g', has 1.0% of the weighted rows" in found[0].text
+    assert "C(g, Treatment('common'))" in found[0].text
+    assert not rare_references(release("common").synthetic, np.ones(N))
+    # a level that does not occur is no reference
+    assert rare_references(release("absent").synthetic, np.ones(N)) == found
+    assert not rare_references(release().synthetic, np.ones(N), ["x", "C(g, Treatment('common'))[other]"])
+
+
+def test_weights_decide():
+    weights = np.where(np.arange(N) < 10, 50.0, 1.0)
+    assert not rare_references(release().synthetic, weights)
+
+
+@pytest.mark.filterwarnings("ignore::iwbayes.CalibrationWarning")
+def test_fit_diagnose_and_the_release_say_it():
+    found = release()
+    with pytest.warns(IwbayesWarning, match="'rare', the first level of 'g', has 1.0% of the weighted rows"):
+        idata = iw.fit("y ~ g", found, calibrate="formula", draws=100, random_seed=1, progressbar=False)
+    row = iw.diagnose(found, idata).loc["reference_level of g"]
+    assert (row["verdict"], row["value"], row["threshold"]) == ("warn", 0.01, 0.05)
+    assert "Treatment('common')" in found.summary() and "the first level of" in found._repr_html_()
+    assert "Treatment" not in release("common").summary()
+
+
+@pytest.mark.parametrize("formula", ["y ~ two", "y ~ C(g, Treatment('common'))"])
+def test_a_fit_that_does_not_compare_with_it_says_nothing(formula):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", IwbayesWarning)
+        warnings.simplefilter("ignore", iw.CalibrationWarning)
+        idata = iw.fit(formula, release(), draws=100, random_seed=1, progressbar=False)
+    assert not any(name.startswith("reference_level") for name in iw.diagnose(release(), idata).index)
+
+
+def test_several_weight_draws_are_averaged():
+    found = release()
+    draws = np.zeros((2, N))
+    draws[0, :10] = np.log(100.0)
+    several = replace(found, weights=iw.Weights(draws, "two draws"))
+    assert not rare_references(several.synthetic, several.weights.values)
