@@ -4,6 +4,7 @@
     python benchmarks/populations.py --held-out --replications 10
     python benchmarks/populations.py --final --rehearsals 20 --releases named
     python benchmarks/populations.py --rehearsals 20 --releases default
+    python benchmarks/populations.py --curved --rehearsals 12 --releases default --settings 5000:1,5000:3
     python benchmarks/populations.py --generators BayesNet AIM MST --settings 1000:0.3,5000:1,20000:3
 
 For each population, number of rows and epsilon, with the default release and with the regression named, measured in
@@ -31,7 +32,7 @@ sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place
 
 import command  # noqa: E402, I001 - in shared; before numpy
 import pandas as pd  # noqa: E402
-from real_tables import DEVELOPMENT, FINAL, HELD_OUT, RELATED, Population  # noqa: E402
+from real_tables import CURVED, DEVELOPMENT, FINAL, HELD_OUT, RELATED, Population  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
@@ -40,7 +41,7 @@ DELTA = 1e-6
 #: Whose rows can be studied.
 GENERATORS = {"BayesNet": iw.BayesNet(), "AIM": iw.AIM(), "MST": iw.MST()}
 #: Populations by the option that chooses them.
-GROUPS = {"held_out": HELD_OUT, "final": FINAL, "related": RELATED}
+GROUPS = {"held_out": HELD_OUT, "final": FINAL, "related": RELATED, "curved": CURVED}
 #: The default, with the regression named (`for_models`), and the products of columns that it uses.
 RELEASES = ("default", "named", "products")
 
@@ -126,6 +127,7 @@ SMOKE = (
     f"{_SMALL} --populations heart --held-out --releases default --generators AIM MST",
     f"{_SMALL} --populations happiness --final --releases default",
     f"{_SMALL} --populations late --related --releases default",
+    f"{_SMALL} --populations earnings8 --curved --releases default --rehearsals 10",
 )
 
 
@@ -137,6 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     others.add_argument("--held-out", action="store_true", help="populations that one limit alone was chosen by")
     others.add_argument("--final", action="store_true", help="the populations that nothing was chosen by")
     others.add_argument("--related", action="store_true", help="populations with strongly related predictors")
+    others.add_argument("--curved", action="store_true", help="populations with squares, interactions and splines")
     parser.add_argument("--populations", default="", help="names of those to study, by commas; all of them by default")
     parser.add_argument("--rehearsals", type=int, default=0, help="rehearsals of each release")
     parser.add_argument("--releases", choices=(*RELEASES, "all"), default="all")
@@ -154,9 +157,8 @@ def work(arguments: argparse.Namespace) -> None:
     settings = [(int(n), float(epsilon)) for n, epsilon in pairs] or SETTINGS
     kinds = RELEASES if arguments.releases == "all" else (arguments.releases,)
     wanted = [name for name in arguments.populations.split(",") if name]
-    of_all = (
-        RELATED if arguments.related else FINAL if arguments.final else HELD_OUT if arguments.held_out else DEVELOPMENT
-    )
+    chosen = [group for option, group in GROUPS.items() if getattr(arguments, option)]
+    [of_all] = chosen or [DEVELOPMENT]
     if unknown := set(wanted) - {population.name for population in of_all}:
         sys.exit(f"no such populations: {', '.join(sorted(unknown))}")
     for population in of_all:
