@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,6 +24,7 @@ from iwbayes.curator.settings import seeded
 from iwbayes.release import Release
 from iwbayes.schema import Schema
 from iwbayes.tables import PrivateTable, SyntheticTable
+from iwbayes.tables.reference_levels import rare_references
 
 _LEVEL = 0.9
 
@@ -58,7 +60,7 @@ def simulated_lengths(
 def population(
     schema: Schema, n: int, like: Any, formula: str
 ) -> tuple[Callable[[np.random.Generator], pd.DataFrame], str]:
-    """Return a function that draws n public rows, and a sentence about their source."""
+    """Return a function that draws n public rows, and sentences about their source and their rare first levels."""
     if isinstance(like, PrivateTable):
         raise TypeError(
             "like must be public rows; got a PrivateTable. A plan from private rows would use them without any budget. "
@@ -74,12 +76,15 @@ def population(
         raise TypeError(f"like must be a SyntheticTable, a DataFrame or a Release; got {type(like).__name__}.")
     table = like.synthetic if isinstance(like, Release) else like
     # SyntheticTable raises if the rows do not fit the schema
-    frame = SyntheticTable(table.frame if isinstance(table, SyntheticTable) else table, schema).frame
+    rows = SyntheticTable(table.frame if isinstance(table, SyntheticTable) else table, schema)
+    frame = rows.frame
     shares = like.weights.values / len(frame) if isinstance(like, Release) else np.full(len(frame), 1 / len(frame))
     kind = "rows of an earlier release, by their weights" if isinstance(like, Release) else "rows of a public table"
+    compared = [f"{name}[" for name in re.findall(r"\w+", "" if "Treatment(" in formula else formula)]
+    notes = [found.text for found in rare_references(rows, shares, compared)]
     return (
         lambda rng: frame.iloc[rng.choice(len(frame), n, p=shares / shares.sum())].reset_index(drop=True),
-        f"Simulated rows are drawn from the {len(frame)} {kind}.",
+        " ".join([f"Simulated rows are drawn from the {len(frame)} {kind}.", *notes]),
     )
 
 

@@ -70,3 +70,13 @@ def test_several_weight_draws_are_averaged():
     draws[0, :10] = np.log(100.0)
     several = replace(found, weights=iw.Weights(draws, "two draws"))
     assert not rare_references(several.synthetic, several.weights.values)
+
+
+def test_a_plan_from_public_rows_says_it():
+    settings = {"epsilon": 5.0, "delta": 1e-6, "n_simulations": 1, "random_seed": 1, "progressbar": False}
+    for formula, said in (("y ~ g", True), ("y ~ two", False), ("y ~ C(g, Treatment('common'))", False)):
+        like = release().synthetic
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", IwbayesWarning)
+            planned = iw.plan(like.schema, 300, formula=formula, like=like, **settings)
+        assert ("'rare', the first level of 'g'" in planned.rows_from) == said
