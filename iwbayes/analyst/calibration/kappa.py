@@ -20,8 +20,6 @@ class Influences:
 
     The influence of row i is ``J^-1 s_i``. A quantity with gradient a, such as a contrast, has the influence function
     ``a J^-1 s_i``, so these matrices judge every linear combination of the estimates as well.
-
-    Theory: docs/theory.md#kappa-and-what-explained-means.
     """
 
     total: Array  # of one row
@@ -52,6 +50,8 @@ class Influences:
 
     def measures(self, gradient: Array | None = None) -> dict[str, Array]:
         """Return measures, each (q,), of the estimates or of quantities with a gradient (q, p).
+
+        Theory: docs/theory.md#kappa-and-what-explained-means.
 
         - ``kappa``: ratio of privacy noise to the effect of one private row by the tilt,
           ``sqrt(c Sigma_zeta c' / c H c')``, with c a row of ``J^-1 C H^+``; zero if the tilt has no effect.
