@@ -137,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1)
     others = parser.add_mutually_exclusive_group()
     others.add_argument("--held-out", action="store_true", help="populations that one limit alone was chosen by")
-    others.add_argument("--final", action="store_true", help="the populations that nothing was chosen by")
+    others.add_argument("--final", action="store_true", help="populations whose regressions nothing was chosen by")
     others.add_argument("--related", action="store_true", help="populations with strongly related predictors")
     others.add_argument("--curved", action="store_true", help="populations with squares, interactions and splines")
     parser.add_argument("--populations", default="", help="names of those to study, by commas; all of them by default")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,6 +13,7 @@ import pandas as pd
 from iwbayes._threads import one_blas_thread
 from iwbayes._warnings import CalibrationWarning, PrivacyWarning
 from iwbayes.analyst.regression.fit import fit
+from iwbayes.arrays import Array
 from iwbayes.coverage.replication import REFERENCE, bounds_of, fitted, release_of_rows
 from iwbayes.curator.plan import uniform_table
 from iwbayes.curator.privacy.ledger import Ledger
@@ -24,7 +24,7 @@ from iwbayes.curator.settings import seeded
 from iwbayes.release import Release
 from iwbayes.schema import Schema
 from iwbayes.tables import PrivateTable, SyntheticTable
-from iwbayes.tables.reference_levels import rare_references
+from iwbayes.tables.reference_levels import RareReference, rare_references
 
 _LEVEL = 0.9
 
@@ -54,13 +54,19 @@ def simulated_lengths(
                 found = _simulated(PrivateTable(draw(rng), schema), call, budgets, settings, rng)
             rows += [{"simulation": number, **row} for row in found]
             step()
-    return pd.DataFrame(rows), rows_from
+    notes = [found.text for found in _rare_references(schema, like, {row["parameter"] for row in rows})]
+    return pd.DataFrame(rows), " ".join([rows_from, *notes])
+
+
+def _rare_references(schema: Schema, like: Any, parameters: set[str]) -> list[RareReference]:
+    """Return the columns with such parameters whose first level is rare in the public rows, if there are any."""
+    return [] if like is None else rare_references(*_public_rows(schema, like), sorted(parameters))
 
 
 def population(
     schema: Schema, n: int, like: Any, formula: str
 ) -> tuple[Callable[[np.random.Generator], pd.DataFrame], str]:
-    """Return a function that draws n public rows, and sentences about their source and their rare first levels."""
+    """Return a function that draws n public rows, and a sentence about their source."""
     if isinstance(like, PrivateTable):
         raise TypeError(
             "like must be public rows; got a PrivateTable. A plan from private rows would use them without any budget. "
@@ -74,18 +80,20 @@ def population(
         )
     if not isinstance(like, SyntheticTable | pd.DataFrame | Release):
         raise TypeError(f"like must be a SyntheticTable, a DataFrame or a Release; got {type(like).__name__}.")
-    table = like.synthetic if isinstance(like, Release) else like
-    # SyntheticTable raises if the rows do not fit the schema
-    rows = SyntheticTable(table.frame if isinstance(table, SyntheticTable) else table, schema)
-    frame = rows.frame
-    shares = like.weights.values / len(frame) if isinstance(like, Release) else np.full(len(frame), 1 / len(frame))
+    table, shares = _public_rows(schema, like)
+    frame = table.frame
     kind = "rows of an earlier release, by their weights" if isinstance(like, Release) else "rows of a public table"
-    compared = [f"{name}[" for name in re.findall(r"\w+", "" if "Treatment(" in formula else formula)]
-    notes = [found.text for found in rare_references(rows, shares, compared)]
     return (
         lambda rng: frame.iloc[rng.choice(len(frame), n, p=shares / shares.sum())].reset_index(drop=True),
-        " ".join([f"Simulated rows are drawn from the {len(frame)} {kind}.", *notes]),
+        f"Simulated rows are drawn from the {len(frame)} {kind}.",
     )
+
+
+def _public_rows(schema: Schema, like: Any) -> tuple[SyntheticTable, Array]:
+    """Return public rows as a table of the schema, and their shares (row,); an error if they do not fit the schema."""
+    table = like.synthetic if isinstance(like, Release) else like
+    rows = SyntheticTable(table.frame if isinstance(table, SyntheticTable) else table, schema)
+    return rows, like.weights.values / len(rows) if isinstance(like, Release) else np.full(len(rows), 1 / len(rows))
 
 
 def _simulated(

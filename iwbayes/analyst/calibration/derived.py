@@ -9,7 +9,7 @@ import xarray as xr
 
 from iwbayes.analyst.calibration.domain import parameter_checks, source
 from iwbayes.analyst.calibration.kappa import Influences
-from iwbayes.analyst.calibration.record import Judgement, dispersion_check, judge, verdict_attributes, with_verdict
+from iwbayes.analyst.calibration.record import Judgement, judge, verdict_attributes, with_verdict
 from iwbayes.arrays import Array
 
 #: A parameter concerns a quantity if its own standard deviation moves the quantity by more than this share of the
@@ -57,16 +57,12 @@ def derived_record(
         The group ``calibration`` of the quantities: dimension ``parameter``, the measures, ``calibrated``, and the
         attributes ``method``, ``verdict``, ``reasons`` and ``reasons_of_fit`` of a calibration record.
     """
-    if not measures and "influence" in of_fit:
-        measures = Influences.of_array(of_fit["influence"].to_numpy()).measures(gradient)
-    measures = measures or {}
+    if not measures:
+        measures = Influences(*of_fit["influence"].to_numpy()).measures(gradient) if "influence" in of_fit else {}
     moves = np.abs(gradient) * of_fit["sd_calibrated"].to_numpy()
     concerns = moves > CONCERNS * sd[:, None]
-    how = source(of_fit.attrs["method"])
-    judges = parameter_checks(how=how) | ({"dispersion": dispersion_check} if how == "pool" else {})
-    columns = {}
-    for name in judges:
-        columns[name] = measures[name] if name in measures else _worst(of_fit, name, concerns)
+    judges = parameter_checks(how=source(of_fit.attrs["method"]))
+    columns = {name: measures[name] if name in measures else _worst(of_fit, name, concerns) for name in judges}
     judgement = judge(names, columns, judges, [], np.ones(len(names), dtype=bool))
     if said := of_fit.attrs["reasons_of_fit"]:
         of_all = said.split("\n")

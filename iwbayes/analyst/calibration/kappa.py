@@ -38,14 +38,9 @@ class Influences:
         total, variance = (bread @ part @ bread for part in (meat.scores.information, meat.total))
         return cls(total, (pull * meat.tilt.h) @ pull.T, pull @ meat.tilt.noise @ pull.T, misfit, variance)
 
-    @classmethod
-    def of_array(cls, parts: Array) -> Influences:
-        """Restore the matrices from an array (5, p, p), as `array` returns it."""
-        return cls(*parts)
-
     @property
     def array(self) -> Array:
-        """The matrices in the order of their fields, shape (5, p, p)."""
+        """The matrices in the order of their fields, shape (5, p, p); ``Influences(*array)`` restores them."""
         return np.stack(astuple(self))
 
     def measures(self, gradient: Array | None = None) -> dict[str, Array]:

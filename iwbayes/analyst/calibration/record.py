@@ -19,7 +19,6 @@ from iwbayes.analyst.calibration.domain import (
     WEIGHT_DRAWS_LIMIT,
     Check,
     above,
-    below,
     kappa_check,
     nonquadraticity_check,
     parameter_checks,
@@ -35,9 +34,6 @@ from iwbayes.display import wrapped
 from iwbayes.release import Release
 from iwbayes.weights import Weights
 
-#: Largest ratio of a parameter's standard deviation by the variance of its scores to that by their curvature. At this
-#: value, a 90 % interval of the model alone covers 86 %.
-DISPERSION_LIMIT = 1.1
 _UNKNOWN = (
     "this model has no scores at a mode, so we cannot check whether the release measured the statistics it relies on. "
     "Its intervals may be too narrow. Compare with fit() or calibrate() of a simpler model of the same columns, whose "
@@ -213,19 +209,9 @@ def pool_record(
         bound = kappa_check(facts["kappa_bound"], "kappa (at most, of any parameter)")
         of_all = [Check("explained", "unknown", "", "fail", _UNKNOWN), bound, *of_all]
     # kappa has the limit of the sandwich because no study has established a different one for pools
-    of_each = parameter_checks(unmeasured, how="pool") | {"dispersion": dispersion_check}
+    of_each = parameter_checks(unmeasured, how="pool")
     verdict = judge(names, columns, of_each, of_all, np.ones(len(names), dtype=bool))
     return dataset(names, columns, {"method": "pool", "weight_draws": n_parts} | facts, normal, verdict)
-
-
-def dispersion_check(value: float) -> Check:
-    """Check a parameter's standard deviation by the variance of its scores against that by their curvature."""
-    advice = (
-        "the rows vary more than the model assumes, so intervals of this pooled posterior are too narrow. Use "
-        "calibrate() (or calibrate='formula'), whose intervals do not rely on the variance that the model assumes, or "
-        "a model with overdispersion."
-    )
-    return below("dispersion", value, DISPERSION_LIMIT, advice)
 
 
 class Judgement(NamedTuple):
@@ -374,9 +360,8 @@ def mark_uncalibrated(
     """Add the variable ``not_calibrated``: a second copy of the draws of the scalars that are not calibrated.
 
     Summaries and plots of the posterior then name these scalars. The attributes ``calibration`` and ``verdict`` are
-    those of the record. `made_of` maps each deterministic variable to the free
-    variables that it is computed from. Deterministics with one value per row are left out. Nothing is added if all
-    parameters are calibrated.
+    those of the record. `made_of` maps each deterministic variable to the free variables that it is computed from.
+    Deterministics with one value per row are left out. No variable is added if all parameters are calibrated.
     """
     posterior = posterior.assign_attrs(verdict_attributes(record))
     names = [str(name) for name in record["parameter"].to_numpy()]

@@ -42,6 +42,7 @@ _WORST = {
     "variation": "variation_min",
     "score_ratio": "score_ratio_max",
     "curvature_error": "curvature_error_max",
+    "dispersion": "dispersion_max",
     "skew": "skew",
 }
 
@@ -96,6 +97,8 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
         - ``curvature_error``: largest relative error in the length of an interval due to the curvature of the log
           likelihood, which depends on the relations between predictors. ``curvature_error[parameter]`` is the error for
           each parameter.
+        - ``dispersion``, for pools over weight draws: largest ratio of a parameter's standard deviation by the variance
+          of its scores to that by their curvature. It is above one if the rows vary more than the model assumes.
         - ``skew``: largest distance between mean and mode of the weighted posterior, in standard deviations.
         - ``nonquadraticity``, for models with hyperparameters: standard deviation, over the weighted posterior, of the
           difference between the log likelihood and its quadratic approximation.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -12,12 +12,11 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from iwbayes._threads import one_blas_thread
-from iwbayes.analyst.calibration.curvature import curvature_error
+from iwbayes.analyst.calibration.curvature import CurvaturesAt, curvature_error
 from iwbayes.analyst.calibration.kappa import Influences
 from iwbayes.analyst.calibration.meat import Meat
 from iwbayes.analyst.calibration.misfit import unmeasured_variance
 from iwbayes.analyst.checks import check_numbers, check_total
-from iwbayes.analyst.inference.weighted_posterior import CURVATURE_STEP
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.arrays import Array
 from iwbayes.release import Release
@@ -93,25 +92,15 @@ class WeightedSample:
         """Return the second moments of these influence functions, which judge the statistics; None without a tilt."""
         return Influences.of(self._meat(influence), np.eye(influence.shape[1]))
 
-    def curvature_error(self, scores: Callable[[Array], Array], theta: Array, bread: Array, gradient: Array) -> Array:
-        """Return `curvature_error` of functions of theta with a gradient (q, p), shape (q,).
+    def curvature_error(self, curvatures: CurvaturesAt, scores: Array, bread: Array, gradient: Array) -> Array:
+        """Return `curvature_error` of functions with a gradient (q, p) from the rows' scores (row, p), shape (q,).
 
-        `scores` maps theta to the scores of the rows (row, p), and `bread` is J^-1. NaN without a tilt, or if rows of
-        the table are left out.
+        NaN without a tilt, or if rows of the table are left out.
         """
         tilt = self._tilt
         if tilt is None or len(self.positions) < len(self.table):
             return np.full(len(gradient), np.nan)
-
-        def curvatures(rows: NDArray[np.intp], left: Array, right: Array) -> Array:
-            found = []
-            for one, other in zip(CURVATURE_STEP * left.T, right.T, strict=True):
-                found.append((scores(theta - one) - scores(theta + one))[rows] @ other / (2 * CURVATURE_STEP))
-            return np.stack(found, axis=1)
-
-        return curvature_error(
-            curvatures, bread, scores(theta), self._shares, tilt, tilt.n_private, self._misfit, gradient
-        )
+        return curvature_error(curvatures, bread, scores, self._shares, tilt, tilt.n_private, self._misfit, gradient)
 
     def _meat(self, influence: Array) -> Meat:
         shares = self._shares

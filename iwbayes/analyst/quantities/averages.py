@@ -137,8 +137,11 @@ def _judged(
         order.append(place[:, start:stop].ravel())
         start = stop
     ordered, sample = np.concatenate(order), fitted.sample
-    rows_of_fit = WeightedRows(fitted.design, sample.weights)
-    measures = {}
+    rows_of_fit, measures = WeightedRows(fitted.design, sample.weights), {}
+
+    def curvatures(at: NDArray[np.intp], left: Array, right: Array) -> Array:
+        return rows_of_fit.at(at).row_curvatures(center, left, right)
+
     with one_blas_thread():
         gradient = gradient_of(averages, center, theta.std(axis=0))[ordered]
         if "influence" in record:
@@ -146,7 +149,7 @@ def _judged(
             bread = np.asarray(np.linalg.pinv(curvature, hermitian=True), dtype=np.float64)
             own = (scores - sample.mean(scores)) @ bread @ gradient.T + (centred[:, ordered] if rows == "random" else 0)
             if (influences := sample.influences(own)) is not None:
-                unsure = sample.curvature_error(rows_of_fit.row_scores, center, bread, gradient)
+                unsure = sample.curvature_error(curvatures, scores, bread, gradient)
                 measures = influences.measures() | ({} if np.isnan(unsure).all() else {"curvature_error": unsure})
     return derived_record(names, gradient, sd.ravel()[ordered], record, measures)
 

@@ -26,7 +26,7 @@ SCALE = 2.5
 #: Combinations of columns of unit variance with less than this share of the largest variance do not vary.
 _COLLINEAR = 1e-11
 #: Size of one block of rows, in numbers.
-BLOCK_NUMBERS = 2**20
+_BLOCK_NUMBERS = 2**20
 #: Standard deviation of a balanced column of zeros and ones.
 _HALF_OF_THE_ROWS = 0.5
 
@@ -80,7 +80,7 @@ def column_scales(x: Array, share: Array, terms: Sequence[slice]) -> tuple[Array
     varies = sd > 1e-12 * np.maximum(1.0, np.abs(mean))
     scale = np.where(varies, sd, 1.0)
     correlation = np.zeros((x.shape[1], x.shape[1]))
-    for rows in row_blocks(len(x), BLOCK_NUMBERS // max(x.shape[1], 1)):
+    for rows in row_blocks(len(x), _BLOCK_NUMBERS // max(x.shape[1], 1)):
         unit = np.where(varies, (x[rows] - mean) / scale, 0.0) * np.sqrt(share[rows])[:, None]
         correlation += unit.T @ unit
     inverse = np.linalg.pinv(symmetric(correlation), _COLLINEAR, hermitian=True)

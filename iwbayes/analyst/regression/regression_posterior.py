@@ -128,9 +128,7 @@ class RegressionPosterior(WeightedPosterior):
         index = np.full(self.design.n_rows, -1)
         index[self.design.rows] = np.arange(len(self.design.rows))
         kept = index[rows] >= 0
-        used = index[rows][kept]
-        design = self.design.with_rows(self.design.x[used], self.design.y[used])
-        return WeightedRows(design, self.weights[rows][kept]), kept
+        return WeightedRows(self.design, self.weights[self.design.rows]).at(index[rows][kept]), kept
 
     def prior(self, theta: Array) -> tuple[Array, Array]:
         """Return the gradient (p,) and Hessian (p, p) of the log prior at theta (p,)."""

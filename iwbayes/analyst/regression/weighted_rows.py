@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from iwbayes.analyst.regression.design import Design
 from iwbayes.analyst.row_merging import MERGE_SHARE, identical_rows
@@ -29,6 +30,11 @@ class WeightedRows:
 
     design: Design
     weights: Array  # (row,), nonnegative
+
+    def at(self, rows: NDArray[np.intp]) -> WeightedRows:
+        """Return some of the rows, by their indices."""
+        design = self.design
+        return WeightedRows(design.with_rows(design.x[rows], design.y[rows]), self.weights[rows])
 
     def _predictors(self, theta: Array) -> tuple[Array, float]:
         """Return the linear predictors (predictor, row) and the auxiliary parameter at theta (p,)."""

@@ -54,7 +54,7 @@ def record_of(idata: object) -> object:
 def test_the_measures_of_a_coefficient_are_those_of_its_gradient():
     record = record_of(fitted("y ~ x + g", made()))
     p = record.sizes["parameter"]
-    found = Influences.of_array(record["influence"].to_numpy()).measures(np.eye(p))
+    found = Influences(*record["influence"].to_numpy()).measures(np.eye(p))
     for name in MEASURES:
         np.testing.assert_allclose(found[name], record[name], rtol=1e-10)
     own = derived_record([*map(str, record["parameter"].to_numpy())], np.eye(p), record["sd_calibrated"].values, record)
@@ -67,7 +67,7 @@ def test_a_contrast_of_levels_is_judged_as_the_coefficient_of_the_other_order():
     names, others = ([*map(str, one["parameter"].to_numpy())] for one in (by_first, by_last))
     gradient = np.zeros((1, len(names)))
     gradient[0, names.index("g[v]")], gradient[0, names.index("g[w]")] = 1, -1
-    found = Influences.of_array(by_first["influence"].to_numpy()).measures(gradient)
+    found = Influences(*by_first["influence"].to_numpy()).measures(gradient)
     at = next(index for index, name in enumerate(others) if name.endswith("[v]") or "[T.v]" in name)
     for name in MEASURES:
         np.testing.assert_allclose(found[name][0], by_last[name].to_numpy()[at], rtol=1e-3)
