@@ -38,8 +38,9 @@ _HEAD = struct.Struct(">Q32s")
 _MOST_OF_HEADER = 2**16
 #: Smallest number of rehearsals for an interval.
 LEAST = 10
-#: Number of directions in which the slope of a statistic is computed, and standard deviation of log weights per step.
-_SLOPES, _STEP = 20, 0.1
+#: Number of directions in which the slope of a statistic is computed, standard deviation of log weights per step, and
+#: largest change of a log weight: a row of almost no weight can be far from the others in such a direction.
+_SLOPES, _STEP, _MOST = 20, 0.1, 1.0
 
 
 class RehearsalsError(ValueError):
@@ -244,7 +245,7 @@ class Rehearsals(Sequence[Release]):
         slopes = []
         for _ in range(_SLOPES):
             along = rng.normal(size=size)
-            step = directions @ (along / np.linalg.norm(along)) * _STEP
+            step = np.clip(directions @ (along / np.linalg.norm(along)) * _STEP, -_MOST, _MOST)
             ends = [values * np.exp(sign * step) for sign in (1, -1)]
             up, down = (statistics(release.synthetic.frame, end / end.mean()) for end in ends)
             slopes.append((up - down) / (2 * _STEP))

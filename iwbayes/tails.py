@@ -16,6 +16,8 @@ from iwbayes.arrays import Array
 LEAST_TAIL = 10
 #: The generalised Pareto likelihood is regular above this shape (Smith 1985), so fits use it as the lower bound.
 LEAST_SHAPE = -0.5
+#: Smallest excess over the threshold, as a share of the largest weight: reciprocals of smaller ones overflow.
+_LEAST_EXCESS = 1e-300
 
 
 def tail_length(n: int) -> int:
@@ -79,7 +81,7 @@ def _smooth_tail(shifted: Array) -> float:
 
 def _fit_generalised_pareto(excess: Array) -> tuple[float, float]:
     """Fit shape and scale by Zhang & Stephens (2009); a prior worth ten observations pulls the shape towards 0.5."""
-    x = np.sort(excess)
+    x = np.maximum(np.sort(excess), _LEAST_EXCESS)
     n, n_grid, prior_rows, prior_scale = len(x), 30 + int(len(x) ** 0.5), 10.0, 3.0
     grid = 1 - np.sqrt(n_grid / (np.arange(1, n_grid + 1) - 0.5))
     grid = grid / (prior_scale * x[int(n / 4 + 0.5) - 1]) + 1 / x[-1]

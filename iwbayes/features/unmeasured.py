@@ -25,8 +25,9 @@ _MOST_TERMS, _DEGREE = 120, 3
 #: the next smaller share is used. Products of a column whose values are far from the middle of its bounds are almost
 #: linear in the measured terms.
 LEFT = (1e-2, 1e-4, 1e-6, 1e-8)
-#: Directions with less than this share of the largest variance are dropped.
-_CUT = 1e-2
+#: Directions with less than this share of the largest variance are dropped, and terms with less than this variance: rows
+#: of almost no weight would have huge values in them.
+_CUT, _NO_VARIANCE = 1e-2, 1e-12
 
 
 @lru_cache(maxsize=16)
@@ -58,14 +59,15 @@ def next_terms(schema: Schema, terms: Terms) -> tuple[Term, ...]:
 
 def residual_whitener(covariance: Array, own: NDArray[np.bool_], share_left: float) -> Array:
     """Return the map (raw, k) from raw terms to whitened residuals of the other terms on the measured (`own`) terms."""
-    scale = 1 / np.sqrt(np.maximum(np.diag(covariance)[own], 1e-300))
+    variance = np.diag(covariance)[own]
+    scale = np.where(variance > _NO_VARIANCE, 1 / np.sqrt(np.maximum(variance, _NO_VARIANCE)), 0.0)
     values, vectors = np.linalg.eigh(covariance[np.ix_(own, own)] * np.outer(scale, scale))
     kept = values > 1e-10 * max(values[-1], 1e-300)
     inverse = (vectors[:, kept] / values[kept]) @ vectors[:, kept].T * np.outer(scale, scale)
     slope = inverse @ covariance[np.ix_(own, ~own)]
     residual = covariance[np.ix_(~own, ~own)] - covariance[np.ix_(~own, own)] @ slope
     before, after = np.diag(covariance)[~own], np.diag(residual)
-    left = after > np.maximum(share_left * before, 1e-12)
+    left = after > np.maximum(share_left * before, _NO_VARIANCE)
     if not left.any():
         return np.zeros((len(covariance), 0))
     units = 1 / np.sqrt(after[left])

@@ -12,6 +12,7 @@ from iwbayes.curator.plan import uniform_table
 from iwbayes.features import FeatureMap
 from iwbayes.features import terms as module
 from iwbayes.features.terms import MAX_DEGREE, TERMS, count_raw_terms, ordered_terms, raw_chunks, raw_names, raw_ranges
+from iwbayes.features.unmeasured import unmeasured_features
 from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
 from iwbayes.tables import SyntheticTable
 
@@ -307,3 +308,21 @@ def test_indices_stand_in_order():
     with pytest.raises(ValueError, match="ascending order"):
         FeatureMap(schema, ((1, 0),), np.zeros(1), np.eye(1), 1.0)
     assert ordered_terms({(1, 1), (0,), (0, 1, 1), (0, 1), (1,)}) == ((0,), (1,), (0, 1), (1, 1), (0, 1, 1))
+
+
+# --- unmeasured features
+
+
+def test_rows_of_almost_no_weight_have_no_huge_values_in_unmeasured_features():
+    """A term that only such rows have has no variance: divided by it, these rows had values of 1e25."""
+    rng = np.random.default_rng(1)
+    names, n = {"g": list("abc"), "h": list("uvw")}, 2000
+    frame = pd.DataFrame({"x": rng.uniform(size=n), **{name: rng.choice(own, n) for name, own in names.items()}})
+    schema = Schema(Real("x", 0, 1), *(Categorical(name, levels=own) for name, own in names.items()))
+    rows = SyntheticTable(frame, schema).frame
+    features = FeatureMap.whitened(SyntheticTable(frame, schema), "quadratic")
+    rare = ((rows["g"] == "c") & (rows["h"] == "w")).to_numpy()
+    shares = np.where(rare, 1e-90, 1.0)
+    found = unmeasured_features(rows, features, shares / shares.sum())
+    assert found.shape[1] > 5
+    assert np.abs(found).max() < 1e3

@@ -179,6 +179,12 @@ def test_psislw_ignores_a_constant(log_weights, constant):
         np.testing.assert_allclose(first, second, atol=1e-3)
 
 
+def test_a_tail_that_ends_at_the_smallest_float():
+    excess = np.array([3e-309, 1e-220, 1e-210, 1e-178, 1.0])
+    smoothed, shape = psislw(np.concatenate([np.full(20, -2e3), np.log(excess + np.finfo(float).tiny)]))
+    assert 10 < shape < np.inf and np.isfinite(smoothed).all()
+
+
 def test_psislw_at_its_limits():
     assert psislw(np.zeros(100))[1] == -np.inf
     np.testing.assert_allclose(psislw(np.zeros(100))[0], -np.log(100))
