@@ -25,8 +25,8 @@ _MOST_TERMS, _DEGREE = 120, 3
 #: the next smaller share is used. Products of a column whose values are far from the middle of its bounds are almost
 #: linear in the measured terms.
 LEFT = (1e-2, 1e-4, 1e-6, 1e-8)
-#: Directions with less than this share of the largest variance are dropped, and terms with less than this variance: rows
-#: of almost no weight would have huge values in them.
+#: Directions with less than this share of the largest variance are dropped, and terms with less than this variance, in
+#: which rows of almost no weight would have huge values.
 _CUT, _NO_VARIANCE = 1e-2, 1e-12
 
 
