@@ -12,9 +12,10 @@ from iwbayes.analyst.calibration.kappa import Influences
 from iwbayes.analyst.calibration.record import Judgement, judge, verdict_attributes, with_verdict
 from iwbayes.arrays import Array
 
-#: A parameter concerns a quantity if its own standard deviation moves the quantity by more than this share of the
-#: quantity's standard deviation.
-CONCERNS = 0.1
+#: A parameter concerns a quantity if it explains more than this share of the quantity's variance (their correlation
+#: squared). Coefficients of common levels vary with a rare level that they are compared with; a contrast between them
+#: does not.
+CONCERNS = 0.05
 #: Step of numerical derivatives, in standard deviations.
 _STEP = 1e-2
 #: Measures whose smallest value is the worst.
@@ -59,8 +60,7 @@ def derived_record(
     """
     if not measures:
         measures = Influences(*of_fit["influence"].to_numpy()).measures(gradient) if "influence" in of_fit else {}
-    moves = np.abs(gradient) * of_fit["sd_calibrated"].to_numpy()
-    concerns = moves > CONCERNS * sd[:, None]
+    concerns = np.square(_correlations(gradient, sd, of_fit)) > CONCERNS
     judges = parameter_checks(how=source(of_fit.attrs["method"]))
     columns = {name: measures[name] if name in measures else _worst(of_fit, name, concerns) for name in judges}
     judgement = judge(names, columns, judges, [], np.ones(len(names), dtype=bool))
@@ -78,6 +78,18 @@ def of_parameters(of_fit: xr.Dataset, names: Sequence[str]) -> xr.Dataset:
     texts = {name: [line for line in of_fit.attrs[name].split("\n") if line] for name in ("reasons", "reasons_of_fit")}
     judgement = Judgement(record["calibrated"].to_numpy(), *texts.values())
     return with_verdict(record.drop_attrs().assign_attrs(method=of_fit.attrs["method"]), judgement)
+
+
+def _correlations(gradient: Array, sd: Array, of_fit: xr.Dataset) -> Array:
+    """Return correlations (q, p) of quantities with the parameters; as if these were independent, if unknown."""
+    of_parameters = of_fit["sd_calibrated"].to_numpy()
+    if "influence" in of_fit:
+        covariance = Influences(*of_fit["influence"].to_numpy()).variance
+        of_parameters = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    else:
+        covariance = np.diag(np.square(of_parameters))
+    moved, scale = gradient @ covariance, np.outer(sd, of_parameters)
+    return np.divide(moved, scale, out=np.zeros_like(moved), where=scale > 0)
 
 
 def _worst(of_fit: xr.Dataset, name: str, concerns: Array) -> Array:

@@ -44,8 +44,10 @@ def dfbetas(scores: Array, shares: Array, bread: Array, meat: Meat, tilt: Releas
     return np.divide(largest, np.sqrt(np.maximum(variance, 0.0)), out=np.full(len(bread), np.nan), where=variance > 0)
 
 
-def variation(information: Array, bread: Array) -> Array:
+def variation(information: Array, bread: Array, gradient: Array | None = None) -> Array:
     """Return the diagonal of ``J^-1 I J^-1`` over that of ``J^-1``, shape (p,).
+
+    With a gradient A (q, p) it is the same for ``A J^-1 I J^-1 A'`` and ``A J^-1 A'``, shape (q,).
 
     It is the variance of the scores over the variance that J implies. It is 1 if the model is right. It is near zero if
     the likelihood itself has no mode and only the prior keeps the estimate finite: all rows of a level have the same
@@ -54,6 +56,7 @@ def variation(information: Array, bread: Array) -> Array:
 
     Theory: docs/theory.md#pareto-k-and-effective-sample-sizes.
     """
-    expected = np.diag(bread)
-    found = np.einsum("ij,jk,ik->i", bread, information, bread)
-    return np.divide(found, expected, out=np.full(len(bread), np.nan), where=expected > 0)
+    to_scores = bread if gradient is None else gradient @ bread
+    expected = np.diag(bread) if gradient is None else np.einsum("ij,ij->i", to_scores, gradient)
+    found = np.einsum("ij,jk,ik->i", to_scores, information, to_scores)
+    return np.divide(found, expected, out=np.full(len(expected), np.nan), where=expected > 0)

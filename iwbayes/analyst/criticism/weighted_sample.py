@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst.calibration.curvature import CurvaturesAt, curvature_error
+from iwbayes.analyst.calibration.influence import dfbetas
 from iwbayes.analyst.calibration.kappa import Influences
 from iwbayes.analyst.calibration.meat import Meat
 from iwbayes.analyst.calibration.misfit import unmeasured_variance
@@ -88,9 +89,16 @@ class WeightedSample:
         """
         return self._meat(influence).total
 
-    def influences(self, influence: Array) -> Influences | None:
-        """Return the second moments of these influence functions, which judge the statistics; None without a tilt."""
-        return Influences.of(self._meat(influence), np.eye(influence.shape[1]))
+    def measures(self, influence: Array) -> dict[str, Array]:
+        """Return `Influences.measures` and `dfbetas` of q statistics by their influence functions (row, q).
+
+        It is empty without a tilt.
+        """
+        meat, bread = self._meat(influence), np.eye(influence.shape[1])
+        own = Influences.of(meat, bread)
+        if own is None:
+            return {}
+        return own.measures() | {"dfbetas": dfbetas(self._filled(influence), self._shares, bread, meat, self._tilt)}
 
     def curvature_error(self, curvatures: CurvaturesAt, scores: Array, bread: Array, gradient: Array) -> Array:
         """Return `curvature_error` of functions with a gradient (q, p) from the rows' scores (row, p), shape (q,).
@@ -103,14 +111,19 @@ class WeightedSample:
         return curvature_error(curvatures, bread, scores, self._shares, tilt, tilt.n_private, self._misfit, gradient)
 
     def _meat(self, influence: Array) -> Meat:
-        shares = self._shares
-        used = float(shares[self.positions].sum())
-        # rows that were not used have no influence, but they helped determine the weights
-        full = np.zeros((len(shares), influence.shape[1]))
-        full[self.positions] = np.where(self.weights[:, None] > 0, influence, 0.0) / used
-        tilt = self._tilt
+        tilt, full = self._tilt, self._filled(influence)
         with one_blas_thread():
-            return Meat.of(full, shares, tilt, tilt.n_private if tilt else np.nan, misfit=self._misfit)
+            return Meat.of(full, self._shares, tilt, tilt.n_private if tilt else np.nan, misfit=self._misfit)
+
+    def _filled(self, influence: Array) -> Array:
+        """Return influences of all rows of the table, as parts of the mean over it.
+
+        Rows that were not used have no influence, but they helped determine the weights.
+        """
+        full = np.zeros((len(self._shares), influence.shape[1]))
+        used = float(self._shares[self.positions].sum())
+        full[self.positions] = np.where(self.weights[:, None] > 0, influence, 0.0) / used
+        return full
 
 
 def weighted_sample(weights: RowWeights, rows: xr.DataArray, dim: str, *, total: float | None = None) -> WeightedSample:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.derived import derived_attributes, derived_record, gradient_of
+from iwbayes.analyst.calibration.influence import variation
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample, row_groups
 from iwbayes.analyst.quantities.fitted_rows import FittedRows, outcome_coords
 from iwbayes.analyst.regression.weighted_rows import WeightedRows
@@ -147,10 +148,12 @@ def _judged(
         if "influence" in record:
             scores, curvature, centred = _influences(fitted, quantity, center, sample, members, distinct)
             bread = np.asarray(np.linalg.pinv(curvature, hermitian=True), dtype=np.float64)
-            own = (scores - sample.mean(scores)) @ bread @ gradient.T + (centred[:, ordered] if rows == "random" else 0)
-            if (influences := sample.influences(own)) is not None:
+            away = scores - sample.mean(scores)
+            own = away @ bread @ gradient.T + (centred[:, ordered] if rows == "random" else 0)
+            if measures := sample.measures(own):
+                measures["variation"] = variation(away.T @ (away * sample.weights[:, None]) / sample.total, bread, gradient)
                 unsure = sample.curvature_error(curvatures, scores, bread, gradient)
-                measures = influences.measures() | ({} if np.isnan(unsure).all() else {"curvature_error": unsure})
+                measures |= {} if np.isnan(unsure).all() else {"curvature_error": unsure}
     return derived_record(names, gradient, sd.ravel()[ordered], record, measures)
 
 

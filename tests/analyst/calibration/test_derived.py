@@ -13,6 +13,7 @@ from factories import noisy_release, stretched_features, synthetic_table
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.derived import derived_record, gradient_of
+from iwbayes.analyst.calibration.domain import parameter_checks
 from iwbayes.analyst.calibration.kappa import Influences
 from iwbayes.analyst.quantities.fitted_rows import fit_record
 
@@ -20,30 +21,23 @@ LEVELS = ("u", "v", "w")
 MEASURES = ("kappa", "explained", "misfit_share")
 
 
-def rows(rng: np.random.Generator, n: int) -> pd.DataFrame:
-    g, x = rng.choice(3, n, p=(0.2, 0.3, 0.5)), rng.normal(size=n).clip(-3, 3)
+def rows(rng: np.random.Generator, n: int, shares: tuple[float, ...]) -> pd.DataFrame:
+    g, x = rng.choice(3, n, p=shares), rng.normal(size=n).clip(-3, 3)
     y = rng.random(n) < 1 / (1 + np.exp(-(0.2 + 0.5 * x + np.array([0.0, 0.6, -0.4])[g])))
     return pd.DataFrame({"y": y.astype(int), "x": x, "g": np.array(LEVELS)[g]})
 
 
-def made(levels: tuple[str, ...] = LEVELS, features: str = "quadratic") -> iw.Release:
-    """A release with the same rows and noise, whichever level is declared first."""
+def made(shares: tuple[float, ...] = (0.2, 0.3, 0.5)) -> iw.Release:
     rng = np.random.default_rng(5)
     schema = iw.Schema(iw.Binary("y"), iw.Real("x", -3, 3), iw.Categorical("g", LEVELS))
-    private, synthetic = rows(rng, 4000), synthetic_table(rows(rng, 4000), schema)
-    release = noisy_release(rng, synthetic, stretched_features(synthetic, features, 1.6), private, 0.004)
-    if levels == LEVELS:
-        return release
-    other = iw.Schema(iw.Binary("y"), iw.Real("x", -3, 3), iw.Categorical("g", levels))
-    return iw.Release(
-        synthetic_table(pd.DataFrame({c: synthetic.frame[c].astype(object) for c in "yxg"}), other), release.weights,
-        release.statement, n_private=release.n_private,
-    )  # fmt: skip
+    private, synthetic = rows(rng, 4000, shares), synthetic_table(rows(rng, 4000, shares), schema)
+    return noisy_release(rng, synthetic, stretched_features(synthetic, "quadratic", 1.6), private, 0.004)
 
 
 def fitted(formula: str, release: iw.Release, **options: object) -> object:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", iw.CalibrationWarning)
+        warnings.filterwarnings("ignore", "'u', the first level of 'g'")
         return iw.fit(formula, release, draws=500, random_seed=1, progressbar=False, **options)
 
 
@@ -71,6 +65,22 @@ def test_a_contrast_of_levels_is_judged_as_the_coefficient_of_the_other_order():
     at = next(index for index, name in enumerate(others) if name.endswith("[v]") or "[T.v]" in name)
     for name in MEASURES:
         np.testing.assert_allclose(found[name][0], by_last[name].to_numpy()[at], rtol=1e-3)
+
+
+def test_a_rare_reference_does_not_decide_about_contrasts_of_common_levels():
+    """Coefficients are contrasts with the rare level and have its faults; a contrast of the others is the same."""
+    release, found = made(shares=(0.004, 0.456, 0.54)), []
+    for term in ("g", "C(g, Treatment('w'))"):
+        idata = fitted(f"y ~ x + {term}", release)
+        found.append((record_of(idata), record_of(iw.comparisons(idata, release, contrast={"g": ["w", "v"]}))))
+    (by_rare, of_rare), (by_common, of_common) = found
+    assert by_rare["calibrated"].to_numpy().tolist() == [False, True, False, False]
+    assert by_common["calibrated"].to_numpy().tolist() == [True, True, False, True]
+    assert of_rare["calibrated"].all() and of_common["calibrated"].all()
+    for name in set(parameter_checks()) - {"score_ratio", "skew"}:
+        np.testing.assert_allclose(of_rare[name], of_common[name], rtol=0.02, err_msg=name)
+    for name in ("score_ratio", "skew"):  # those of the parameters that concern the contrast, if there is one
+        assert np.isnan(of_rare[name]).all() and (of_common[name] < 1.1).all()
 
 
 def test_a_gradient_is_that_of_the_function():
