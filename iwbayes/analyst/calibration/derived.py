@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import xarray as xr
+from numpy.typing import NDArray
 
 from iwbayes.analyst.calibration.domain import parameter_checks, source
 from iwbayes.analyst.calibration.kappa import Influences
@@ -49,8 +50,8 @@ def derived_record(
     of_fit : xarray.Dataset
         Record of the fit's calibration.
     measures : dict of str to ndarray, shape (q,), optional
-        `Influences.measures` of the quantities; by default they follow from the gradient and the record. A measure
-        that is not known for the quantity itself is the worst one of the parameters that concern it.
+        Measures of the quantities; by default `Influences.measures` of the gradient and the record. One that is NaN or
+        absent is the worst of the parameters that concern the quantity.
 
     Returns
     -------
@@ -62,7 +63,9 @@ def derived_record(
         measures = Influences(*of_fit["influence"].to_numpy()).measures(gradient) if "influence" in of_fit else {}
     concerns = np.square(_correlations(gradient, sd, of_fit)) > CONCERNS
     judges = parameter_checks(how=source(of_fit.attrs["method"]))
-    columns = {name: measures[name] if name in measures else _worst(of_fit, name, concerns) for name in judges}
+    columns = {name: _worst(of_fit, name, concerns) for name in judges}
+    for name in columns.keys() & measures.keys():
+        columns[name] = np.where(np.isnan(measures[name]), columns[name], measures[name])
     judgement = judge(names, columns, judges, [], np.ones(len(names), dtype=bool))
     if said := of_fit.attrs["reasons_of_fit"]:
         of_all = said.split("\n")
@@ -92,7 +95,7 @@ def _correlations(gradient: Array, sd: Array, of_fit: xr.Dataset) -> Array:
     return np.divide(moved, scale, out=np.zeros_like(moved), where=scale > 0)
 
 
-def _worst(of_fit: xr.Dataset, name: str, concerns: Array) -> Array:
+def _worst(of_fit: xr.Dataset, name: str, concerns: NDArray[np.bool_]) -> Array:
     """Return the worst value of a measure over the parameters that concern each quantity (q, p); NaN if unknown."""
     sign = -1.0 if name in _SMALLEST else 1.0
     known = concerns & ~np.isnan(of_fit[name].to_numpy())

@@ -17,6 +17,7 @@ from iwbayes.analyst.calibration.influence import dfbetas
 from iwbayes.analyst.calibration.kappa import Influences
 from iwbayes.analyst.calibration.meat import Meat
 from iwbayes.analyst.calibration.misfit import unmeasured_variance
+from iwbayes.analyst.calibration.score_marginals import rows_behind
 from iwbayes.analyst.checks import check_numbers, check_total
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.arrays import Array
@@ -90,7 +91,7 @@ class WeightedSample:
         return self._meat(influence).total
 
     def measures(self, influence: Array) -> dict[str, Array]:
-        """Return `Influences.measures` and `dfbetas` of q statistics by their influence functions (row, q).
+        """Return `Influences.measures`, `dfbetas` and `rows_behind` of q statistics by their influences (row, q).
 
         It is empty without a tilt.
         """
@@ -98,7 +99,10 @@ class WeightedSample:
         own = Influences.of(meat, bread)
         if own is None:
             return {}
-        return own.measures() | {"dfbetas": dfbetas(self._filled(influence), self._shares, bread, meat, self._tilt)}
+        filled, tilt = self._filled(influence), self._tilt
+        moved = dfbetas(filled, self._shares, bread, meat, tilt)
+        behind = rows_behind(filled, self._shares, tilt.n_private if tilt else np.nan)
+        return own.measures() | {"dfbetas": moved, "rows_behind": behind}
 
     def curvature_error(self, curvatures: CurvaturesAt, scores: Array, bread: Array, gradient: Array) -> Array:
         """Return `curvature_error` of functions with a gradient (q, p) from the rows' scores (row, p), shape (q,).

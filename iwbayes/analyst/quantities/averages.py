@@ -15,6 +15,7 @@ from iwbayes._threads import one_blas_thread
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.derived import derived_attributes, derived_record, gradient_of
 from iwbayes.analyst.calibration.influence import variation
+from iwbayes.analyst.calibration.score_marginals import OF_FORMULA
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample, row_groups
 from iwbayes.analyst.quantities.fitted_rows import FittedRows, outcome_coords
 from iwbayes.analyst.regression.weighted_rows import WeightedRows
@@ -149,11 +150,14 @@ def _judged(
             scores, curvature, centred = _influences(fitted, quantity, center, sample, members, distinct)
             bread = np.asarray(np.linalg.pinv(curvature, hermitian=True), dtype=np.float64)
             away = scores - sample.mean(scores)
+            information = away.T @ (away * sample.weights[:, None]) / sample.total
             own = away @ bread @ gradient.T + (centred[:, ordered] if rows == "random" else 0)
             if measures := sample.measures(own):
-                measures["variation"] = variation(away.T @ (away * sample.weights[:, None]) / sample.total, bread, gradient)
+                measures["variation"] = variation(information, bread, gradient)
                 unsure = sample.curvature_error(curvatures, scores, bread, gradient)
-                measures |= {} if np.isnan(unsure).all() else {"curvature_error": unsure}
+                measures["curvature_error"] = unsure
+                many = measures.pop("rows_behind") >= OF_FORMULA.limit(fitted.release.n_private)
+                measures["score_ratio"] = np.where(many, 1.0, np.nan)  # with few rows, that of the parameters
     return derived_record(names, gradient, sd.ravel()[ordered], record, measures)
 
 

@@ -26,6 +26,8 @@ from iwbayes.schema import Real, Schema
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights
 
+#: Noise is strong here, so that its part of the standard errors is seen; one test below is about the warning.
+pytestmark = pytest.mark.filterwarnings("ignore:the standard error of elpd:iwbayes.WeightsWarning")
 LEGACY = int(az.__version__.split(".")[0]) < 1
 
 
@@ -419,6 +421,22 @@ def test_bad_rows_warn_once_with_number_and_threshold():
     few = draws_object({"y": norm.logpdf(y, theta[:20, None])}, weights)
     with pytest.warns(WeightsWarning, match="20 of 20 rows"):
         assert np.isposinf(iw.loo(few, weights).pareto_k).all()
+
+
+def test_a_standard_error_that_can_be_too_small_warns():
+    """Where the noise is large compared with what a model leaves unexplained, as for R^2 near one."""
+    rng = np.random.default_rng(4)
+    x = rng.uniform(-1, 1, 3000)
+    y = np.clip(x + 0.05 * rng.normal(size=len(x)), -2, 2)
+    private = iw.PrivateTable(pd.DataFrame({"x": x, "y": y}), Schema(Real("x", -1, 1), Real("y", -2, 2)))
+    release = iw.publish(private, epsilon=0.5, delta=1e-6, noise=iw.SeededNoise(1), random_seed=1, n_synthetic=3000)
+    for formula, strong in (("y ~ x", True), ("y ~ 1", False)):
+        idata = iw.fit(formula, release, calibrate="none", log_likelihood=True, draws=100, random_seed=1)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            found = iw.loo(idata, release)
+        assert (found.se > 0.1 * 3000) == strong
+        assert any("may be too small" in str(one.message) for one in caught) == strong
 
 
 def test_repr_is_a_table():
