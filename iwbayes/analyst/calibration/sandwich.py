@@ -222,6 +222,8 @@ def calibrate_normal(
         bread = informed @ half  # J^-1 when n_prior = 0
         unknown = np.full(len(theta), np.nan)
         second = unknown
+        bias = meat.bias(scores, shares, bread)
+        meat = meat.with_bias(terms.curvature @ bias)
         if tilt is not None and moments is not None and terms.gradients_at is not None:
             of_estimates = second_order_covariance(
                 theta, scores, shares, tilt.features, moments, terms.gradients_at, n_private=n_private, tau=tau,
@@ -232,13 +234,13 @@ def calibrate_normal(
             second = _share(meat.second_order_meat, bread, meat)
         missed, of_formula = unknown, meat
         if spread is not None:
-            meat, missed = _rehearsed(meat, bread, terms.curvature, spread)
+            meat, missed = _rehearsed(meat, bread, terms.curvature, spread, bias)
         step = bread @ (shares @ scores)
         mean, posterior = _posterior(prior, theta, basis, n_prior, inner, meat.total, shares @ scores)
         ratio: Array = unknown
         unsure: Array = unknown
         if tilt is not None and terms.curvatures is not None:
-            unsure = curvature_error(terms.curvatures, bread, scores, shares, tilt, n_private, meat.misfit)
+            unsure = curvature_error(terms.curvatures, bread, scores, shares, tilt, n_private, meat.misfit.delta)
         marginals: Mapping[int, ScoreMarginal] = {}
         if tilt is not None and terms.scores_at is not None:
             equation = ScoreEquation(
@@ -265,7 +267,7 @@ def calibrate_normal(
         kappa0=float("nan") if moments is None else kappa_overall(moments),
         explained=measures["explained"],
         second_order=second,
-        misfit=meat.misfit,
+        misfit=meat.misfit.delta,
         misfit_share=measures["misfit_share"],
         likelihood_ess=likelihood_ess(bread, meat),
         dfbetas=dfbetas(scores, shares, bread, meat, tilt),
@@ -280,10 +282,10 @@ def calibrate_normal(
     )
 
 
-def _rehearsed(meat: Meat, bread: Array, curvature: Array, spread: Spread) -> tuple[Meat, Array]:
+def _rehearsed(meat: Meat, bread: Array, curvature: Array, spread: Spread, bias: Array) -> tuple[Meat, Array]:
     """Return the meat with the standard deviations of rehearsals, and the share (p,) of variance they do not show."""
     formula = bread @ meat.total @ bread
-    missed = spread.unrehearsed * np.diag(bread @ meat.unmeasured @ bread)
+    missed = spread.unrehearsed * np.diag(bread @ meat.unmeasured @ bread) + np.square(bias)
     own, wanted = np.diag(formula), spread.variance + missed
     scale = np.sqrt(np.divide(wanted, own, out=np.ones_like(own), where=(own > 0) & np.isfinite(wanted)))
     beyond = curvature @ (formula * np.outer(scale, scale) - formula) @ curvature

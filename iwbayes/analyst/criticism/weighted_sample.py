@@ -16,7 +16,7 @@ from iwbayes.analyst.calibration.curvature import CurvaturesAt, curvature_error
 from iwbayes.analyst.calibration.influence import dfbetas
 from iwbayes.analyst.calibration.kappa import Influences
 from iwbayes.analyst.calibration.meat import Meat
-from iwbayes.analyst.calibration.misfit import unmeasured_variance
+from iwbayes.analyst.calibration.misfit import Misfit
 from iwbayes.analyst.calibration.score_marginals import rows_behind
 from iwbayes.analyst.checks import check_numbers, check_total
 from iwbayes.analyst.released_tilt import ReleasedTilt
@@ -63,11 +63,9 @@ class WeightedSample:
         return self.table / self.table.sum()
 
     @cached_property
-    def _misfit(self) -> float:
-        """Misfit of the weighted rows, see `Meat`; NaN without a tilt."""
-        if self._tilt is None:
-            return float("nan")
-        return float(np.sqrt(unmeasured_variance(self._tilt, self._shares, self._tilt.n_private)))
+    def _misfit(self) -> Misfit:
+        """Misfit of the weighted rows; unknown without a tilt."""
+        return Misfit(np.nan) if self._tilt is None else Misfit.of(self._tilt, self._shares, self._tilt.n_private)
 
     @property
     def noise_included(self) -> bool:
@@ -112,12 +110,14 @@ class WeightedSample:
         tilt = self._tilt
         if tilt is None or len(self.positions) < len(self.table):
             return np.full(len(gradient), np.nan)
-        return curvature_error(curvatures, bread, scores, self._shares, tilt, tilt.n_private, self._misfit, gradient)
+        delta = self._misfit.delta
+        return curvature_error(curvatures, bread, scores, self._shares, tilt, tilt.n_private, delta, gradient)
 
     def _meat(self, influence: Array) -> Meat:
         tilt, full = self._tilt, self._filled(influence)
         with one_blas_thread():
-            return Meat.of(full, self._shares, tilt, tilt.n_private if tilt else np.nan, misfit=self._misfit)
+            meat = Meat.of(full, self._shares, tilt, tilt.n_private if tilt else np.nan, misfit=self._misfit)
+            return meat.with_bias(meat.bias(full, self._shares, np.eye(full.shape[1])))
 
     def _filled(self, influence: Array) -> Array:
         """Return influences of all rows of the table, as parts of the mean over it.

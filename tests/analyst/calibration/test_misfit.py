@@ -15,12 +15,13 @@ from posterior_tools import as_tilt
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.calibration.misfit import misfit_variance, unmeasured_variance
+from iwbayes.analyst.calibration.meat import Meat
+from iwbayes.analyst.calibration.misfit import FitTest, unmeasured_variance
 from iwbayes.analyst.calibration.moments import score_moments, tilt_moments
-from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, calibrate_normal
+from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, Spread, calibrate_normal
 from iwbayes.analyst.criticism.weighted_sample import weighted_sample
 from iwbayes.analyst.released_tilt import OtherMeans, ReleasedTilt
-from iwbayes.curator.estimators.tilting.held_back import HELD_BACK, held_back_features
+from iwbayes.curator.estimators.tilting.held_back import HELD_BACK, MOST_HELD_BACK, held_back_features, number_held_back
 from iwbayes.curator.estimators.tilting.tilt import TEST_SHARE
 from iwbayes.curator.privacy.accounting import gaussian_multiplier, price
 from iwbayes.curator.protocols import PublicFacts
@@ -233,6 +234,10 @@ def rows_and_features(n=6000, seed=3):
     return np.full(n, 1 / n), phi, other, scores
 
 
+def misfit_variance(tilt, shares, n_private):
+    return FitTest.of(tilt, shares, n_private).mean_square_error
+
+
 def moments(shares, phi, scores, noise):
     return tilt_moments(scores, shares, as_tilt(phi, noise))
 
@@ -274,6 +279,60 @@ def test_a_misfit_is_found_and_widens_the_intervals(size):
     assert_allclose(wide.misfit, np.sqrt(found))
     assert_allclose(wide.misfit_share, found * np.diag(left) / np.diag(wide.likelihood_covariance), rtol=1e-6)
     assert np.isnan(plain.misfit) and np.isnan(plain.misfit_share).all()
+
+
+def many_directions(missed, noise_sd=1e-6, n=6000, k=20, seed=6):
+    """A tilt of three features, a test of k others, and scores of two estimates: 0.4 of the first two of these."""
+    rng = np.random.default_rng(seed)
+    phi, other, rest = rng.normal(size=(n, 3)), rng.normal(size=(n, k)), rng.normal(size=(n, 2))
+    scores = phi[:, :2] + 0.4 * other[:, :2] + 0.2 * rest
+    held_back = OtherMeans(other, missed + other.mean(axis=0), noise_sd**2 * np.eye(k))
+    return as_tilt(phi, 1e-12 * np.eye(3), phi.mean(axis=0), held_back=held_back), scores, np.full(n, 1 / n)
+
+
+def test_rows_that_are_wrong_in_the_direction_of_an_estimate_widen_its_interval():
+    """By the error of this estimate, which the mean over all directions hardly contains."""
+    missed = 0.5 * np.eye(20)[0]
+    tilt, scores, shares = many_directions(missed)
+    given = {"prior": lambda t: (np.zeros(2), np.zeros((2, 2))), "n_private": 1e9}
+    terms = LikelihoodTerms(np.zeros(2), scores, np.diag([1.0, 2.0]), shares)
+    found = calibrate_normal(terms, **given, tilt=tilt)
+    # 0.4 times 0.5, less the mean over 20 directions, and 0.8 of the residual variance is in the test's directions
+    expected = 0.4 * 0.5 * np.sqrt(1 - 1 / 20) / 0.8
+    by_mean = found.misfit**2 * 0.2
+    assert_allclose(found.likelihood_covariance[0, 0], expected**2 + by_mean, rtol=0.1)
+    assert_allclose(found.likelihood_covariance[1, 1], by_mean / 4, rtol=0.15)
+    assert found.misfit_share[0] > 0.9
+    rehearsed = calibrate_normal(terms, **given, tilt=tilt, spread=Spread(np.full(2, 1e-4), 1e-3))
+    added = np.diag(rehearsed.likelihood_covariance) - 1e-4
+    assert_allclose(added, [1e-3 * 0.2 + expected**2, 1e-3 * 0.2 / 4], rtol=0.1)
+
+
+def test_errors_by_chance_are_no_bias():
+    """One in a hundred counts; each is then less than the error that it would have to be."""
+    counted = []
+    for seed in range(150):
+        missed = 0.05 * np.random.default_rng(seed).normal(size=20)
+        tilt, scores, shares = many_directions(missed, noise_sd=0.05, n=2000, seed=seed)
+        meat = Meat.of(scores, shares, tilt, 1e9)
+        counted.append(meat.bias(scores, shares, np.eye(2)) != 0)
+    assert np.mean(counted) < 0.01 + 5 * np.sqrt(0.01 / 300)
+
+
+def test_the_bias_does_not_depend_on_the_axes_of_the_test():
+    tilt, scores, shares = many_directions(0.5 * np.eye(20)[1], noise_sd=0.01)
+    spin = np.linalg.qr(np.random.default_rng(1).normal(size=(20, 20)))[0]
+    test = tilt.held_back
+    turned = replace(tilt, held_back=OtherMeans(test.features @ spin, test.value @ spin, spin.T @ test.noise @ spin))
+    first, second = (Meat.of(scores, shares, one, 800).bias(scores, shares, np.eye(2)) for one in (tilt, turned))
+    assert first[0] == 0 and first[1] > 0.1
+    assert_allclose(second, first, rtol=1e-6)
+
+
+def test_as_many_directions_are_tested_as_the_noise_allows():
+    assert number_held_back(1.0, 1000) == HELD_BACK
+    assert number_held_back(0.0, 1000) == number_held_back(1e-9, 1000) == MOST_HELD_BACK
+    assert number_held_back(10 / 1000 / 20, 1000) == 20
 
 
 def test_rotation_of_either_features_changes_nothing():
@@ -329,7 +388,7 @@ def test_what_the_rows_miss_is_part_of_weighted_means(release):
     slope = np.linalg.lstsq(np.sqrt(shares)[:, None] * (phi - shares @ phi), np.sqrt(shares)[:, None] * centred)[0]
     left = centred - (phi - shares @ phi) @ slope
     # without a test it is taken from the generator's error
-    squared -= unmeasured_variance(ReleasedTilt.of(replace(release, weights=without_test(release))), shares, 2000)
+    squared -= unmeasured_variance(ReleasedTilt.of(replace(release, weights=without_test(release))), None, 2000)
     assert_allclose(found[1] - found[0], squared * (left * shares[:, None]).T @ left, rtol=1e-6)
 
 

@@ -17,7 +17,7 @@ from scipy import stats
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.calibration import meat, rehearsed
+from iwbayes.analyst.calibration import misfit, rehearsed
 from iwbayes.analyst.calibration.misfit import generator_error, row_error
 from iwbayes.analyst.calibration.rehearsed import Rehearsed, rehearse_estimates, rehearsed_draws
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
@@ -164,7 +164,7 @@ def test_intervals_of_what_was_not_measured_are_never_narrow(monkeypatch):
         warnings.simplefilter("ignore", iw.CalibrationWarning)
         formula, _ = sd()
         with monkeypatch.context() as planted:  # the formula without what the release did not measure
-            planted.setattr(meat, "unmeasured_variance", lambda *_: 0.0)
+            planted.setattr(misfit, "unmeasured_variance", lambda *_: 0.0)
             narrow, _ = sd()
         by_rehearsals, record = sd(rehearsals=found)
     assert narrow < 0.9 * private_sd < min(formula, by_rehearsals)

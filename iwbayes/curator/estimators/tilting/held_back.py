@@ -12,18 +12,33 @@ from iwbayes.features.terms import ordered_terms, raw_terms
 from iwbayes.features.unmeasured import LEFT, next_terms, residual_whitener
 from iwbayes.tables import SyntheticTable
 
-#: Number of held-back features.
-HELD_BACK = 8
+#: Smallest and largest number of held-back features. The more there are, the more directions are tested, and the larger
+#: is the noise of each.
+HELD_BACK, MOST_HELD_BACK = 8, 64
+#: More than the smallest number are used while the variance of their noise is below this many times 1/N, the variance
+#: by sampling of the private rows.
+_NOISE_TO_SAMPLING = 10.0
 #: Largest number of synthetic rows that are used to design them.
 _MOST_ROWS = 20_000
 #: Norms below this are rounding errors. The root mean square of the norms is the square root of the number of features.
 _ROUNDING = 1e-6
 
 
-def held_back_features(synthetic: SyntheticTable, features: FeatureMap, shares: Array) -> FeatureMap | None:
+def number_held_back(noise_variance: float, n_private: int) -> int:
+    """Return how many features to hold back if the noise in the mean of one feature of variance one has this variance.
+
+    The noise of each of k features has k times this variance, because their norm is the square root of k.
+    """
+    affordable = _NOISE_TO_SAMPLING / max(n_private * noise_variance, 1e-300)
+    return int(min(max(affordable, HELD_BACK), MOST_HELD_BACK))
+
+
+def held_back_features(
+    synthetic: SyntheticTable, features: FeatureMap, shares: Array, number: int = HELD_BACK
+) -> FeatureMap | None:
     """Design features that a tilt does not use: residuals of products of columns, given the tilt's terms.
 
-    They are random directions of these residuals, at most `HELD_BACK`, without a flag for clipped rows. With the
+    They are random directions of these residuals, at most `number`, without a flag for clipped rows. With the
     weights of the rows before the tilt, ``shares``, they have variance one and are uncorrelated with each other and
     with the tilt's terms. The bound is the 95 % quantile of their norms over the rows with non-zero residuals. Only
     public synthetic rows are used.
@@ -35,6 +50,8 @@ def held_back_features(synthetic: SyntheticTable, features: FeatureMap, shares: 
         Features of the tilt.
     shares : ndarray, shape (row,)
         Weights of the synthetic rows before the tilt, with sum one.
+    number : int
+        Largest number of features; see `number_held_back`.
 
     Returns
     -------
@@ -66,7 +83,7 @@ def held_back_features(synthetic: SyntheticTable, features: FeatureMap, shares: 
     if not whitener.size:
         return None
     turn = np.linalg.qr(rng.standard_normal((whitener.shape[1], whitener.shape[1])))[0]
-    features = FeatureMap(schema, terms, center, whitener @ turn[:, :HELD_BACK], 1.0, order=2, flag=False)
+    features = FeatureMap(schema, terms, center, whitener @ turn[:, :number], 1.0, order=2, flag=False)
     norms = features.norms(frame)
     share = np.where(norms > _ROUNDING, share, 0.0)
     if not share.any():

@@ -14,7 +14,7 @@ from scipy.special import logsumexp
 from iwbayes.arrays import Array
 from iwbayes.curator.estimators.fitting import OpenFit
 from iwbayes.curator.estimators.tilting.exponential import tilt
-from iwbayes.curator.estimators.tilting.held_back import held_back_features
+from iwbayes.curator.estimators.tilting.held_back import held_back_features, number_held_back
 from iwbayes.curator.estimators.tilting.measuring import Tilt, TiltDesign
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_epsilon, gaussian_multiplier, largest_scale, price
 from iwbayes.curator.privacy.ledger import Ledger
@@ -346,7 +346,11 @@ class TiltWeights(Tilt):
             # no weights can change the mean of equal rows; return them, because they have already been charged
             return Weights(base, f"TiltWeights(nothing, since all synthetic rows are alike{name})")
         design = self.design(synthetic, facts, epsilon=parts.epsilon, delta=parts.delta, shares=shares)
-        held_back = held_back_features(synthetic, design.features, shares) if parts.test_epsilon else None
+        held_back = None
+        if parts.test_epsilon:
+            of_one = self._test_noise(design.features, facts, parts)
+            number = number_held_back(of_one, facts.n_private)
+            held_back = held_back_features(synthetic, design.features, shares, number)
         budget = parts.epsilon, parts.delta
         measurement = self._measure(fit, ledger, design.features, MEAN_OF_FEATURES, *budget, self.label)
         if held_back is not None:
@@ -368,6 +372,12 @@ class TiltWeights(Tilt):
         measurement = replace(measurement, coefficients=b)
         models = f" terms of {'; '.join(self.for_models)}" if self.for_models else ""
         return Weights(log_weights, f"TiltWeights({design.terms}{models}{name})", measurement=measurement)
+
+    def _test_noise(self, features: FeatureMap, facts: PublicFacts, parts: TiltParts) -> float:
+        """Return the variance of the noise in the mean of one held-back feature with bound one."""
+        one = replace(features, order=2, flag=False).with_bound(1.0).diameter(facts.row_adjacency)
+        reach = facts.rows_per_user * one / facts.n_private
+        return float(self._noise(reach, 1, epsilon=parts.test_epsilon, delta=parts.delta).variance)
 
     def _base(self, fit: OpenFit, ledger: Ledger, parts: TiltParts) -> tuple[Array, str]:
         """Return log shares of the synthetic rows before the tilt, shape (row,), and a label of their method."""
