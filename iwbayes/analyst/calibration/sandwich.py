@@ -25,7 +25,7 @@ from iwbayes.analyst.calibration.curvature import CurvaturesAt, curvature_error
 from iwbayes.analyst.calibration.influence import dfbetas, likelihood_ess, variation
 from iwbayes.analyst.calibration.kappa import Influences, kappa_overall
 from iwbayes.analyst.calibration.meat import Meat
-from iwbayes.analyst.calibration.score_marginals import OF_FORMULA, OF_REHEARSALS, ScoreEquation, ScoreMarginal
+from iwbayes.analyst.calibration.score_marginals import OF_FORMULA, OF_REPEATED_NOISE, ScoreEquation, ScoreMarginal
 from iwbayes.analyst.calibration.second_order import GradientsAt, second_order_covariance
 from iwbayes.analyst.inference.transport import DEFINITE
 from iwbayes.analyst.released_tilt import TAU, ReleasedTilt
@@ -251,7 +251,8 @@ def calibrate_normal(
             # Draws under many weight draws follow the noise of the curvature already, as that of the second order.
             known = tilt.columns is None and terms.gradients_at is not None
             tested = unsure if known else unknown
-            few = OF_FORMULA if spread is None else OF_REHEARSALS
+            # rehearsals and draws under many weight draws repeat the noise of a count
+            few = OF_FORMULA if spread is None and terms.gradients_at is not None else OF_REPEATED_NOISE
             ratio, marginals = equation.marginals(mean, posterior, varying, tested, few)
         influences = Influences.of(meat, bread)
     none = dict.fromkeys(("kappa", "explained", "misfit_share"), unknown)

@@ -62,9 +62,9 @@ class FewRows(NamedTuple):
 
 #: The formula believes the released counts, and takes a rare cell for a common one if its noise is positive. Over
 #: releases for ten models with a rare cell (N 1,000 and 5,000, epsilon 1 and 3), 90 % intervals of rare coefficients
-#: that were called calibrated covered 80 % with the limits of rehearsals, and 85 % with these. Rehearsals repeat the
-#: noise.
-OF_FORMULA, OF_REHEARSALS = FewRows(500.0, 0.1, 1.5), FewRows(300.0, 0.03, 1.35)
+#: that were called calibrated covered 80 % with the second limits, and 85 % with the first. The second are for
+#: rehearsals and pools, which repeat the noise.
+OF_FORMULA, OF_REPEATED_NOISE = FewRows(500.0, 0.1, 1.5), FewRows(300.0, 0.03, 1.35)
 
 
 @dataclass(frozen=True, eq=False)
