@@ -32,7 +32,7 @@ sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place
 
 import command  # noqa: E402, I001 - in shared; before numpy
 import pandas as pd  # noqa: E402
-from real_tables import CURVED, DEVELOPMENT, FINAL, HELD_OUT, RELATED, Population  # noqa: E402
+from real_tables import CURVED, DEVELOPMENT, FINAL, HELD_OUT, LAST, RELATED, Population  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
@@ -41,7 +41,7 @@ DELTA = 1e-6
 #: Whose rows can be studied.
 GENERATORS = {"BayesNet": iw.BayesNet(), "AIM": iw.AIM(), "MST": iw.MST()}
 #: Populations by the option that chooses them.
-GROUPS = {"held_out": HELD_OUT, "final": FINAL, "related": RELATED, "curved": CURVED}
+GROUPS = {"held_out": HELD_OUT, "final": FINAL, "related": RELATED, "curved": CURVED, "last": LAST}
 #: The default, with the regression named (`for_models`), and the products of columns that it uses.
 RELEASES = ("default", "named", "products")
 
@@ -128,6 +128,7 @@ SMOKE = (
     f"{_SMALL} --populations happiness --final --releases default",
     f"{_SMALL} --populations late --related --releases default",
     f"{_SMALL} --populations earnings8 --curved --releases default --rehearsals 10",
+    f"{_SMALL} --populations chains --last --releases default",
 )
 
 
@@ -140,6 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     others.add_argument("--final", action="store_true", help="populations whose regressions nothing was chosen by")
     others.add_argument("--related", action="store_true", help="populations with strongly related predictors")
     others.add_argument("--curved", action="store_true", help="populations with squares, interactions and splines")
+    others.add_argument("--last", action="store_true", help="three more of these, kept for the end")
     parser.add_argument("--populations", default="", help="names of those to study, by commas; all of them by default")
     parser.add_argument("--rehearsals", type=int, default=0, help="rehearsals of each release")
     parser.add_argument("--releases", choices=(*RELEASES, "all"), default="all")

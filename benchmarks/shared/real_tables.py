@@ -412,3 +412,30 @@ CURVED = (
     replace(_KNOWN["smoking"], name="smokers", formula="smoker ~ ban*gender + age + I(age**2) + education"),
     replace(_KNOWN["doctors"], name="docvisits", formula="docvis ~ female*outwork + age + I(age**2) + educ"),
 )  # fmt: skip
+
+
+def _chains(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.rename(columns={"lambda": "light"})
+
+
+#: Three tables with such terms that were kept until nothing was changed any more: no limit was chosen by them.
+LAST = (
+    Population(
+        "exams", ("mlmRev", "Chem97"),
+        (iw.Integer("score", 0, 10), iw.Binary("gender", ("M", "F")), iw.Integer("age", -6, 6),
+         iw.Real("gcsescore", 0, 8)),
+        "score ~ gender*gcsescore + I(gcsescore**2) + age", "gaussian", scales=True,
+    ),
+    Population(
+        "chains", ("survival", "flchain"),
+        (iw.Binary("death", (0, 1)), iw.Integer("age", 50, 105), iw.Binary("sex", ("F", "M")), iw.Real("kappa", 0, 10),
+         iw.Real("light", 0, 10), iw.Real("creatinine", 0, 5)),
+        "death ~ age + I(age**2) + sex*light + creatinine", None, _chains,
+    ),
+    Population(
+        "pharmacies", ("Ecdat", "VietNamI"),
+        (iw.Integer("pharvis", 0, 30), iw.Real("age", 0, 5), iw.Binary("sex", ("male", "female")),
+         iw.Binary("insurance", (0, 1)), iw.Integer("illness", 0, 10), iw.Real("lnhhexp", 0, 6)),
+        "pharvis ~ age + I(age**2) + sex*insurance + illness + lnhhexp", "poisson",
+    ),
+)  # fmt: skip
