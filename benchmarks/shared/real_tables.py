@@ -41,6 +41,7 @@ class Population:
     prepare: Callable[[pd.DataFrame], pd.DataFrame] = _as_is
     stand_in: bool = False  # rows at random within the declaration, instead of the table
     scales: bool = False  # whether sigma is asked as well
+    rare: tuple[str, ...] = ()  # coefficients that a rare cell informs
 
     @property
     def schema(self) -> iw.Schema:
@@ -437,5 +438,98 @@ LAST = (
         (iw.Integer("pharvis", 0, 30), iw.Real("age", 0, 5), iw.Binary("sex", ("male", "female")),
          iw.Binary("insurance", (0, 1)), iw.Integer("illness", 0, 10), iw.Real("lnhhexp", 0, 6)),
         "pharvis ~ age + I(age**2) + sex*insurance + illness + lnhhexp", "poisson",
+    ),
+)  # fmt: skip
+
+
+def _status(frame: pd.DataFrame) -> pd.DataFrame:
+    known = {"Full-Time": "work", "Part-Time": "work", "Housekeeper": "home", "Retired": "retired"}
+    return frame.assign(status=frame["wrkstat"].map(known).fillna("other"))
+
+
+def _grades(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(grade=frame["grade"].replace({"warrant officer": "warrant"}))
+
+
+def _births(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.rename(columns={"lowbirthweight": "low"})
+
+
+def _injuries(frame: pd.DataFrame) -> pd.DataFrame:
+    injury = frame["injSeverity"].map({0: "light", 1: "light", 2: "hurt", 3: "hurt", 4: "killed"})
+    speed = frame["dvcat"].map({"1-9km/h": "slow", "10-24": "slow", "25-39": "middle", "40-54": "fast", "55+": "fast"})
+    return frame.assign(injury=injury, speed=speed, age=frame["ageOFocc"])
+
+
+def _couples(frame: pd.DataFrame) -> pd.DataFrame:
+    status, race = (frame[name].str.replace(r"^\d\. ", "", regex=True) for name in ("maritl", "race"))
+    known = {"Widowed": "apart", "Divorced": "apart", "Separated": "apart", "Married": "married"}
+    return frame.assign(status=status.replace({**known, "Never Married": "never"}), race=race.str.lower())
+
+
+#: Populations with a cell of response and predictor that few rows have: 0.2 to 3 %.
+RARE = (
+    Population(
+        "work", ("stevedata", "gss_wages"),
+        (iw.Categorical("status", ("work", "home", "retired", "other")), iw.Binary("gender", _GENDER),
+         iw.Integer("age", 18, 90)),
+        "status ~ gender + age", None, _status, rare=("gender[Male, home]",),
+    ),
+    Population(
+        "grades", ("openintro", "military"),
+        (iw.Categorical("grade", ("enlisted", "officer", "warrant")), iw.Binary("gender", ("male", "female")),
+         iw.Categorical("branch", ("army", "navy", "marine corps"))),
+        "grade ~ gender + branch", None, _grades,
+        rare=("gender[female, warrant]", "branch[navy, warrant]", "branch[marine corps, warrant]"),
+    ),
+    Population(
+        "trades", ("AER", "CPS1985"),
+        (iw.Categorical("sector", ("other", "manufacturing", "construction")), iw.Binary("gender", ("male", "female")),
+         iw.Integer("education", 0, 20)),
+        "sector ~ gender + education", rare=("gender[female, construction]",),
+    ),
+    Population(
+        "patients", ("AER", "NMES1988"),
+        (iw.Categorical("health", ("average", "poor", "excellent")), iw.Binary("adl", ("normal", "limited")),
+         iw.Real("age", 6, 11)),
+        "health ~ adl + age", rare=("adl[limited, excellent]",),
+    ),
+    Population(
+        "births", ("openintro", "births14"),
+        (iw.Binary("low", ("not low", "low")), iw.Binary("premie", ("premie", "full term")),
+         iw.Binary("habit", ("nonsmoker", "smoker"))),
+        "low ~ premie + habit", None, _births, rare=("premie[full term]",),
+    ),
+    Population(
+        "injuries", ("DAAG", "nassCDS"),
+        (iw.Categorical("injury", ("light", "hurt", "killed")), iw.Categorical("speed", ("middle", "slow", "fast")),
+         iw.Integer("age", 16, 100)),
+        "injury ~ speed + age", None, _injuries, rare=("speed[slow, killed]",),
+    ),
+    Population(
+        "votes", ("carData", "Chile"),
+        (iw.Categorical("vote", ("N", "Y", "U", "A")), iw.Categorical("education", ("S", "P", "PS")),
+         iw.Binary("sex", ("F", "M"))),
+        "vote ~ education + sex", rare=("education[PS, A]",),
+    ),
+    Population(
+        "insured", ("AER", "HealthInsurance"),
+        (iw.Binary("health", ("yes", "no")), iw.Binary("selfemp", _YES), iw.Binary("limit", _YES),
+         iw.Integer("age", 18, 62)),
+        "health ~ selfemp + limit + age", rare=("selfemp[yes]",),
+    ),
+    Population(
+        "degrees", ("AER", "SmokeBan"),
+        (iw.Categorical("education", ("hs", "hs drop out", "some college", "college", "master")),
+         iw.Binary("smoker", _YES), iw.Binary("afam", _YES)),
+        "education ~ smoker + afam",
+        rare=("smoker[yes, master]", "afam[yes, master]", "afam[yes, hs drop out]"),
+    ),
+    Population(
+        "couples", ("ISLR", "Wage"),
+        (iw.Categorical("status", ("married", "never", "apart")),
+         iw.Categorical("race", ("white", "black", "asian")), iw.Integer("age", 18, 80)),
+        "status ~ race + age", None, _couples,
+        rare=("race[asian, apart]", "race[asian, never]", "race[black, apart]"),
     ),
 )  # fmt: skip
