@@ -330,9 +330,10 @@ def test_the_bias_does_not_depend_on_the_axes_of_the_test():
 
 
 def test_as_many_directions_are_tested_as_the_noise_allows():
-    assert number_held_back(1.0, 1000) == HELD_BACK
-    assert number_held_back(0.0, 1000) == number_held_back(1e-9, 1000) == MOST_HELD_BACK
-    assert number_held_back(10 / 1000 / 20, 1000) == 20
+    assert number_held_back(1.0, 1000, 5000) == HELD_BACK
+    assert number_held_back(0.0, 1000, 5000) == number_held_back(1e-9, 1000, 5000) == MOST_HELD_BACK
+    assert number_held_back(10 / 1000 / 20, 1000, 5000) == 20
+    assert number_held_back(0.0, 1000, 2**20) == 16 and number_held_back(0.0, 1000, 10**8) == HELD_BACK
 
 
 def test_rotation_of_either_features_changes_nothing():

@@ -18,19 +18,21 @@ HELD_BACK, MOST_HELD_BACK = 8, 64
 #: More than the smallest number are used while the variance of their noise is below this many times 1/N, the variance
 #: by sampling of the private rows.
 _NOISE_TO_SAMPLING = 10.0
+#: Most features of all synthetic rows together, in numbers; a fit keeps them in memory (128 MiB).
+_MOST_NUMBERS = 2**24
 #: Largest number of synthetic rows that are used to design them.
 _MOST_ROWS = 20_000
 #: Norms below this are rounding errors. The root mean square of the norms is the square root of the number of features.
 _ROUNDING = 1e-6
 
 
-def number_held_back(noise_variance: float, n_private: int) -> int:
+def number_held_back(noise_variance: float, n_private: int, n_synthetic: int) -> int:
     """Return how many features to hold back if the noise in the mean of one feature of variance one has this variance.
 
     The noise of each of k features has k times this variance, because their norm is the square root of k.
     """
     affordable = _NOISE_TO_SAMPLING / max(n_private * noise_variance, 1e-300)
-    return int(min(max(affordable, HELD_BACK), MOST_HELD_BACK))
+    return int(max(min(affordable, MOST_HELD_BACK, _MOST_NUMBERS / n_synthetic), HELD_BACK))
 
 
 def held_back_features(

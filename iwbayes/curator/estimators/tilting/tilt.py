@@ -349,7 +349,7 @@ class TiltWeights(Tilt):
         held_back = None
         if parts.test_epsilon:
             of_one = self._test_noise(design.features, facts, parts)
-            number = number_held_back(of_one, facts.n_private)
+            number = number_held_back(of_one, facts.n_private, len(synthetic))
             held_back = held_back_features(synthetic, design.features, shares, number)
         budget = parts.epsilon, parts.delta
         measurement = self._measure(fit, ledger, design.features, MEAN_OF_FEATURES, *budget, self.label)
