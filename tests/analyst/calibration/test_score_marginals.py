@@ -12,6 +12,7 @@ from scipy import stats
 import iwbayes as iw
 from iwbayes.analyst.arviz_compat import group, scalars
 from iwbayes.analyst.calibration.meat import Meat
+from iwbayes.analyst.calibration.misfit import Misfit
 from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, calibrate_normal
 from iwbayes.analyst.calibration.score_marginals import ScoreMarginal
 from iwbayes.analyst.regression.design import build_design
@@ -132,8 +133,8 @@ def test_scores_of_the_same_rows_have_the_meat_of_a_fresh_start():
     phi, weights = rng.normal(size=(300, 3)), rng.gamma(2, size=300)
     scores, other, shares = rng.normal(size=(300, 2)), rng.normal(size=(300, 4)) + phi[:, :1], weights / weights.sum()
     tilt = as_tilt(phi, 0.01 * np.eye(3))
-    meat = Meat.of(scores, shares, tilt, N, misfit=0.1)
-    fresh = Meat.of(other, shares, tilt, N, misfit=0.1)
+    meat = Meat.of(scores, shares, tilt, N, misfit=Misfit(0.1))
+    fresh = Meat.of(other, shares, tilt, N, misfit=Misfit(0.1))
     assert_allclose(meat.of_other_scores(other, shares, tilt, N).total, fresh.total, rtol=1e-10)
 
 
