@@ -16,8 +16,9 @@ from iwbayes.arrays import Array
 LEAST_TAIL = 10
 #: The generalised Pareto likelihood is regular above this shape (Smith 1985), so fits use it as the lower bound.
 LEAST_SHAPE = -0.5
-#: Smallest excess over the threshold, as a share of the largest weight: reciprocals of smaller ones overflow.
-_LEAST_EXCESS = 1e-300
+#: Smallest quartile of the excesses over the threshold, as a share of the largest weight: reciprocals of smaller ones
+#: overflow.
+_LEAST_QUARTILE = 1e-300
 
 
 def tail_length(n: int) -> int:
@@ -81,10 +82,10 @@ def _smooth_tail(shifted: Array) -> float:
 
 def _fit_generalised_pareto(excess: Array) -> tuple[float, float]:
     """Fit shape and scale by Zhang & Stephens (2009); a prior worth ten observations pulls the shape towards 0.5."""
-    x = np.maximum(np.sort(excess), _LEAST_EXCESS)
+    x = np.sort(excess)
     n, n_grid, prior_rows, prior_scale = len(x), 30 + int(len(x) ** 0.5), 10.0, 3.0
     grid = 1 - np.sqrt(n_grid / (np.arange(1, n_grid + 1) - 0.5))
-    grid = grid / (prior_scale * x[int(n / 4 + 0.5) - 1]) + 1 / x[-1]
+    grid = grid / (prior_scale * max(x[int(n / 4 + 0.5) - 1], _LEAST_QUARTILE)) + 1 / x[-1]
     shapes = np.log1p(-grid[:, None] * x).mean(axis=1)
     profile = n * (np.log(-grid / shapes) - shapes - 1)
     posterior = np.exp(profile - np.max(profile))
