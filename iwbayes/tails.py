@@ -18,7 +18,7 @@ LEAST_TAIL = 10
 LEAST_SHAPE = -0.5
 #: Smallest quartile of the excesses over the threshold, as a share of the largest weight: reciprocals of smaller ones
 #: overflow.
-_LEAST_QUARTILE = 1e-300
+_LEAST_QUARTILE = 1e-307
 
 
 def tail_length(n: int) -> int:
