@@ -5,8 +5,8 @@
     python benchmarks/golden.py --only "default_format4/fit/*/laplace" logistic_format1/fit
 
 The releases in ``benchmarks/golden`` were made by the commits that wrote their formats (1 and 3: d52b76b, 2: a51b0e4,
-4: 644f5e6), the record when what nobody tested became part of the formula's intervals; before, it was that of 644f5e6,
-the last commit before the code was put into folders, and all but 13 of its 693 numbers are the same.
+4: 644f5e6). The record is that of the last commit before the calibration's measures became a registry: default priors,
+verdicts of derived quantities and intervals of few rows had changed since the record before it.
 Numbers that follow from a release without chance must agree to 1e-8 of their size. Those that are drawn agree within 5
 standard errors of the two means, or in all digits where the same numbers are drawn.
 """
