@@ -21,7 +21,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -33,23 +32,17 @@ sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place
 import command  # noqa: E402, I001 - in shared; before numpy
 import pandas as pd  # noqa: E402
 from real_tables import CURVED, DEVELOPMENT, FINAL, HELD_OUT, LAST, RARE, RELATED, Population  # noqa: E402
+from replications import replicated  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
 SETTINGS = ((1000, 1.0), (2000, 3.0), (5000, 1.0), (5000, 3.0))
-DELTA = 1e-6
 #: Whose rows can be studied.
 GENERATORS = {"BayesNet": iw.BayesNet(), "AIM": iw.AIM(), "MST": iw.MST()}
 #: Populations by the option that chooses them.
 GROUPS = {"held_out": HELD_OUT, "final": FINAL, "related": RELATED, "curved": CURVED, "last": LAST, "rare": RARE}
 #: The default, with the regression named (`for_models`), and the products of columns that it uses.
 RELEASES = ("default", "named", "products")
-
-
-def rehearsed(fit: Any, n_rehearsals: int, release: iw.Release, random_seed: int) -> Any:
-    """Rehearse a release and fit it."""
-    rehearsals = iw.rehearse(release, n_rehearsals, random_seed=random_seed, progressbar=False)
-    return fit(release, rehearsals=rehearsals, random_seed=random_seed)
 
 
 def how(population: Population, release: str) -> dict[str, Any]:
@@ -71,30 +64,10 @@ def study(
     n_rehearsals: int = 0,
 ) -> pd.DataFrame:
     """Replicate releases of n rows of a population: a row for each coefficient, replication and method."""
-    fit = partial(iw.fit, population.formula, family=population.family, draws=500, log_likelihood=False)
-    fits = {"formula": fit}
-    if n_rehearsals:
-        fits["rehearsals"] = partial(rehearsed, fit, n_rehearsals)
-    found = iw.validation.coverage_study(
-        partial(population.draw, n),
-        truth=population.truth,
-        fit=fits,
-        reference=fit,
-        publish={"epsilon": epsilon, "delta": DELTA},
-        generator=GENERATORS[generator],
-        **how(population, release),
-        n_replications=replications,
-        n_jobs=jobs,
-        random_seed=1,
-        progressbar=False,
-    )
-    rows = found.replications
-    rows = rows.assign(
-        inside=rows["truth"].between(rows["lower_90"], rows["upper_90"]), length=rows["upper_90"] - rows["lower_90"]
-    )
-    keys = ["replication", "parameter"]
-    own = rows[~rows["method"].isin(fits)].set_index(keys)[["length", "inside"]].add_prefix("own_")
-    rows = rows[rows["method"].isin(fits)].join(own, on=keys)
+    rows = replicated(
+        population, n, epsilon, replications, jobs, n_rehearsals,
+        generator=GENERATORS[generator], **how(population, release),
+    )  # fmt: skip
     away = (rows["lower_90"] + rows["upper_90"]) / 2 - rows["truth"]
     return rows.assign(
         ratio=rows["length"] / rows["own_length"],
@@ -142,8 +115,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     others.add_argument("--final", action="store_true", help="populations whose regressions nothing was chosen by")
     others.add_argument("--related", action="store_true", help="populations with strongly related predictors")
     others.add_argument("--curved", action="store_true", help="populations with squares, interactions and splines")
-    others.add_argument("--rare", action="store_true", help="populations with a rare cell of response and predictor")
     others.add_argument("--last", action="store_true", help="three more of these, kept for the end")
+    others.add_argument("--rare", action="store_true", help="populations with a rare cell of response and predictor")
     parser.add_argument("--populations", default="", help="names of those to study, by commas; all of them by default")
     parser.add_argument("--rehearsals", type=int, default=0, help="rehearsals of each release")
     parser.add_argument("--releases", choices=(*RELEASES, "all"), default="all")

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 # coverage.py of this folder would hide the package of that name, which numba imports
@@ -27,6 +26,7 @@ import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 from dataclasses import replace  # noqa: E402
 from real_tables import CURVED, Population  # noqa: E402
+from replications import replicated  # noqa: E402
 from scipy.optimize import brentq  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
@@ -86,31 +86,12 @@ def wrong_rows(population: Population, direction: str, n: int, rng: np.random.Ge
     return iw.SyntheticTable(frame, population.schema, origin="wrong rows", already_spent=(0, 0))
 
 
-def rehearsed(fit: partial, n_rehearsals: int, release: iw.Release, random_seed: int) -> object:
-    """Rehearse a release and fit it."""
-    rehearsals = iw.rehearse(release, n_rehearsals, random_seed=random_seed, progressbar=False)
-    return fit(release, rehearsals=rehearsals, random_seed=random_seed)
-
-
 def study(population: Population, direction: str, epsilon: float, given: argparse.Namespace) -> pd.DataFrame:
     """Replicate releases of one table of wrong rows: a row for each coefficient, replication and method."""
-    fit = partial(iw.fit, population.formula, family=population.family, draws=500, log_likelihood=False)
-    found = iw.validation.coverage_study(
-        partial(population.draw, given.rows),
-        truth=population.truth,
-        fit={"formula": fit, "rehearsals": partial(rehearsed, fit, given.rehearsals)},
-        reference=fit,
-        publish={"epsilon": epsilon, "delta": 1e-6},
-        generator=wrong_rows(population, direction, 5 * given.rows, np.random.default_rng(1)),
-        n_replications=given.replications,
-        n_jobs=given.jobs,
-        random_seed=1,
-        progressbar=False,
-    ).replications
-    found = found.assign(inside=found["truth"].between(found["lower_90"], found["upper_90"]))
-    keys = ["replication", "parameter"]
-    own = found[~found["method"].isin(("formula", "rehearsals"))].set_index(keys)["inside"].rename("private")
-    found = found[found["method"].isin(("formula", "rehearsals"))].join(own, on=keys)
+    table = wrong_rows(population, direction, 5 * given.rows, np.random.default_rng(1))
+    found = replicated(
+        population, given.rows, epsilon, given.replications, given.jobs, given.rehearsals, generator=table
+    )
     return found.assign(population=population.name, direction=direction, epsilon=epsilon)
 
 
@@ -121,7 +102,7 @@ def summary(rows: pd.DataFrame) -> pd.Series:
         "coefficients": len(rows),
         "calibrated": good.mean(),
         "covered": rows["inside"][good].mean(),
-        "private_covered": rows["private"][good].mean(),
+        "private_covered": rows["own_inside"][good].mean(),
         "others_covered": rows["inside"][~good].mean(),
     })  # fmt: skip
 

@@ -85,12 +85,11 @@ def of_parameters(of_fit: xr.Dataset, names: Sequence[str]) -> xr.Dataset:
 
 def _correlations(gradient: Array, sd: Array, of_fit: xr.Dataset) -> Array:
     """Return correlations (q, p) of quantities with the parameters; as if these were independent, if unknown."""
-    of_parameters = of_fit["sd_calibrated"].to_numpy()
     if "influence" in of_fit:
         covariance = Influences(*of_fit["influence"].to_numpy()).variance
-        of_parameters = np.sqrt(np.maximum(np.diag(covariance), 0.0))
     else:
-        covariance = np.diag(np.square(of_parameters))
+        covariance = np.diag(np.square(of_fit["sd_calibrated"].to_numpy()))
+    of_parameters = np.sqrt(np.maximum(np.diag(covariance), 0.0))
     moved, scale = gradient @ covariance, np.outer(sd, of_parameters)
     return np.divide(moved, scale, out=np.zeros_like(moved), where=scale > 0)
 

@@ -60,10 +60,9 @@ class FewRows(NamedTuple):
         return min(self.rows, self.share * n_private)
 
 
-#: The formula believes the released counts, and takes a rare cell for a common one if its noise is positive. Over
-#: releases for ten models with a rare cell (N 1,000 and 5,000, epsilon 1 and 3), 90 % intervals of rare coefficients
-#: that were called calibrated covered 80 % with the second limits, and 85 % with the first. The second are for
-#: rehearsals and pools, which repeat the noise.
+#: The formula believes the released counts, and takes a rare cell for a common one if its noise is positive. The second
+#: limits are for rehearsals and pools, which repeat the noise. ``benchmarks/populations.py --rare`` counts the coverage
+#: of coefficients that a rare cell informs.
 OF_FORMULA, OF_REPEATED_NOISE = FewRows(500.0, 0.1, 1.5), FewRows(300.0, 0.03, 1.35)
 
 

@@ -27,7 +27,7 @@ from iwbayes.weights import pareto_k_threshold, psislw
 #: Most posterior draws used for predictive densities in rehearsals.
 _REHEARSED_DRAWS = 200
 #: From this standard error a row on, the formula's can be too small. In ``benchmarks/elpd.py`` mean squared errors were
-#: 2.0 and 1.2 times the formula's at a median of 0.13 and 0.10, and 1.1 times at 0.05; by rehearsals 0.7, 0.4 and 1.1.
+#: 2.0, 0.8 and 1.1 times the formula's at a median of 0.13, 0.11 and 0.05 a row; by rehearsals 0.7, 0.3 and 1.1 times.
 NOISY = 0.1
 
 

@@ -375,9 +375,8 @@ class TiltWeights(Tilt):
 
     def _test_noise(self, features: FeatureMap, facts: PublicFacts, parts: TiltParts) -> float:
         """Return the variance of the noise in the mean of one held-back feature with bound one."""
-        one = replace(features, order=2, flag=False).with_bound(1.0).diameter(facts.row_adjacency)
-        reach = facts.rows_per_user * one / facts.n_private
-        return float(self._noise(reach, 1, epsilon=parts.test_epsilon, delta=parts.delta).variance)
+        of_one = replace(features, order=2, flag=False).with_bound(1.0)
+        return float(self._noise_of(of_one, facts, parts.test_epsilon, parts.delta).variance)
 
     def _base(self, fit: OpenFit, ledger: Ledger, parts: TiltParts) -> tuple[Array, str]:
         """Return log shares of the synthetic rows before the tilt, shape (row,), and a label of their method."""

@@ -1,0 +1,51 @@
+"""Replications of releases of a real population: intervals by the formula and by rehearsals, against private rows."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pandas as pd
+from real_tables import Population
+
+import iwbayes as iw
+
+DELTA = 1e-6
+
+
+def rehearsed(fit: Any, n_rehearsals: int, release: iw.Release, random_seed: int) -> Any:
+    """Rehearse a release and fit it."""
+    rehearsals = iw.rehearse(release, n_rehearsals, random_seed=random_seed, progressbar=False)
+    return fit(release, rehearsals=rehearsals, random_seed=random_seed)
+
+
+def replicated(
+    population: Population, n: int, epsilon: float, replications: int, jobs: int, n_rehearsals: int, **publishing: Any
+) -> pd.DataFrame:
+    """Replicate releases of n rows of a population: a row for each coefficient, replication and method.
+
+    `publishing` are generator and weights. Beside the columns of `coverage_study` there are `inside` and `length` of
+    90 % intervals, and `own_inside` and `own_length` of those of the private rows.
+    """
+    fit = partial(iw.fit, population.formula, family=population.family, draws=500, log_likelihood=False)
+    fits = {"formula": fit}
+    if n_rehearsals:
+        fits["rehearsals"] = partial(rehearsed, fit, n_rehearsals)
+    rows = iw.validation.coverage_study(
+        partial(population.draw, n),
+        truth=population.truth,
+        fit=fits,
+        reference=fit,
+        publish={"epsilon": epsilon, "delta": DELTA},
+        **publishing,
+        n_replications=replications,
+        n_jobs=jobs,
+        random_seed=1,
+        progressbar=False,
+    ).replications
+    rows = rows.assign(
+        inside=rows["truth"].between(rows["lower_90"], rows["upper_90"]), length=rows["upper_90"] - rows["lower_90"]
+    )
+    keys = ["replication", "parameter"]
+    own = rows[~rows["method"].isin(fits)].set_index(keys)[["length", "inside"]].add_prefix("own_")
+    return rows[rows["method"].isin(fits)].join(own, on=keys)
