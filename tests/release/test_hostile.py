@@ -207,7 +207,9 @@ def test_a_footer_that_contradicts_itself_does_not_end_the_process(tmp_path):
     done = subprocess.run([sys.executable, ROOT / "load_hostile.py", *paths], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     said = [said for said, _ in json.loads(done.stdout).values()]
-    assert any("histogram" in one for one in said) and all(one.startswith(("ReleaseError", "loaded")) for one in said)
+    assert all(one.startswith(("ReleaseError", "loaded")) for one in said)
+    counts = int(pa.__version__.split(".")[0]) >= 19  # older versions write no such statistics
+    assert any("histogram" in one for one in said) == counts
 
 
 def test_encodings_in_which_a_text_repeats_the_one_before_are_refused(tmp_path):
