@@ -251,8 +251,8 @@ def _private_estimate(formula: str, frame: pd.DataFrame, schema: Schema, family:
 
 def _fit(formula: str, release: Release, **options: Any) -> pd.DataFrame:
     """Posterior means and equal-tailed intervals of the coefficients, by flat name."""
+    from iwbayes.analyst.fit import fit
     from iwbayes.analyst.quantities.intervals import intervals
-    from iwbayes.analyst.regression.fit import fit
 
     idata = fit(formula, release, progressbar=False, log_likelihood=False, **options)
     return intervals(idata, prob=LEVEL).reset_index()

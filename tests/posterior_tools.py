@@ -14,7 +14,7 @@ from iwbayes.analyst.fit_record import recorded_weights
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
 from iwbayes.analyst.inference.weighted_posterior import posterior_dataset
 from iwbayes.analyst.regression.design_record import record_design
-from iwbayes.analyst.regression.fit import observed_data
+from iwbayes.analyst.fit import observed_data
 from iwbayes.analyst.regression.regression_posterior import RegressionProblem, find_modes
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.analyst.weighting.reweight import reweight

@@ -29,10 +29,8 @@ def weights_digest(weights: Weights | None) -> str:
     return hashlib.sha256(np.ascontiguousarray(np.round(log_weights, 9) + 0.0).tobytes()).hexdigest()[:16]
 
 
-def fit_attributes(
-    release: Release, weights: Weights | None, *, formula: str, family: str, method: str, total: float
-) -> dict[str, Any]:
-    """Return the attributes of the posterior of a fit; `weights` None are uniform weights."""
+def fit_attributes(release: Release, weights: Weights, *, formula: str, family: str, method: str) -> dict[str, Any]:
+    """Return the attributes of the posterior of a fit with these weights."""
     return {
         "formula": formula,
         "family": family,
@@ -40,8 +38,8 @@ def fit_attributes(
         "weights": recorded_weights(weights),
         "weights_digest": weights_digest(weights),
         "release_digest": weights_digest(release.weights),
-        "weight_draws": 1 if weights is None else weights.n_draws,
-        "total": total,
+        "weight_draws": weights.n_draws,
+        "total": float(release.n_private),
         "inference_library": "iwbayes",
         "inference_library_version": version("iwbayes"),
     }

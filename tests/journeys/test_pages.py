@@ -13,7 +13,7 @@ import pytest
 from docs_tools import EXECUTED, IN_A_SHELL, ROOT, blocks, run_page, too_long
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.regression.fit import fit
+from iwbayes.analyst.fit import fit
 
 pytestmark = pytest.mark.pages("3.12", "3.13")
 GUIDE, HOWTO = ROOT / "docs" / "user_guide", ROOT / "docs" / "howto"

@@ -9,21 +9,19 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from iwbayes.analyst.calibration.measures import MEASURES
 from iwbayes.display import WIDTH, cell, fill, html_table, text_table
 
 NAN = float("nan")
 #: Columns of the table of checks.
 COLUMNS = ["value", "threshold", "verdict", "what_to_do"]
 _HEADER = ("check", "value", "limit", "verdict")
-#: Checks of one parameter that come from the formula, and from rehearsals.
-OF_FORMULA = ("kappa", "explained", "misfit_share", "curvature_error", "score_ratio")
-OF_REHEARSALS = ("explained", "length_ratio", "rehearsed_coverage", "unrehearsed_share")
 #: Pattern of the names of checks of one parameter, such as kappa[age].
-_ONE_PARAMETER = re.compile(rf"(calibration|misfit|{'|'.join({*OF_FORMULA, *OF_REHEARSALS})})\[(.*)\]")
+_ONE_PARAMETER = re.compile(rf"(calibration|{'|'.join(MEASURES)})\[(.*)\]")
 #: Most parameters in a short text.
 _MOST_PARAMETERS = 5
 #: Checks with a row in the short text even if they pass.
-_ALWAYS = {"calibration", "kappa", "explained", "misfit", "dfbetas", "skew", "certified", "r_hat", "ess_bulk"}
+_ALWAYS = {"calibration", "kappa", "explained", "misfit_share", "dfbetas", "skew", "certified", "r_hat", "ess_bulk"}
 
 
 class Diagnostics(pd.DataFrame):

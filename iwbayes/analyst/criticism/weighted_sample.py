@@ -12,12 +12,10 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from iwbayes._threads import one_blas_thread
-from iwbayes.analyst.calibration.curvature import CurvaturesAt, curvature_error
-from iwbayes.analyst.calibration.influence import dfbetas
-from iwbayes.analyst.calibration.kappa import Influences
+from iwbayes.analyst.calibration.influences import Influences
+from iwbayes.analyst.calibration.measures.base import Estimates, Slope
 from iwbayes.analyst.calibration.meat import Meat
 from iwbayes.analyst.calibration.misfit import Misfit
-from iwbayes.analyst.calibration.score_marginals import rows_behind
 from iwbayes.analyst.checks import check_numbers, check_total
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.arrays import Array
@@ -88,30 +86,18 @@ class WeightedSample:
         """
         return self._meat(influence).total
 
-    def measures(self, influence: Array) -> dict[str, Array]:
-        """Return `Influences.measures`, `dfbetas` and `rows_behind` of q statistics by their influences (row, q).
+    def estimates(self, influence: Array, slope: Slope) -> Estimates:
+        """Return what measures of q statistics are computed from: their influences (row, q) and the curvature's part.
 
-        It is empty without a tilt.
+        The curvature's error is unknown if rows of the table are left out.
         """
-        meat, bread = self._meat(influence), np.eye(influence.shape[1])
-        own = Influences.of(meat, bread)
-        if own is None:
-            return {}
-        filled, tilt = self._filled(influence), self._tilt
-        moved = dfbetas(filled, self._shares, bread, meat, tilt)
-        behind = rows_behind(filled, self._shares, tilt.n_private if tilt else np.nan)
-        return own.measures() | {"dfbetas": moved, "rows_behind": behind}
-
-    def curvature_error(self, curvatures: CurvaturesAt, scores: Array, bread: Array, gradient: Array) -> Array:
-        """Return `curvature_error` of functions with a gradient (q, p) from the rows' scores (row, p), shape (q,).
-
-        NaN without a tilt, or if rows of the table are left out.
-        """
-        tilt = self._tilt
-        if tilt is None or len(self.positions) < len(self.table):
-            return np.full(len(gradient), np.nan)
-        delta = self._misfit.delta
-        return curvature_error(curvatures, bread, scores, self._shares, tilt, tilt.n_private, delta, gradient)
+        meat, bread, tilt = self._meat(influence), np.eye(influence.shape[1]), self._tilt
+        if len(self.positions) < len(self.table):
+            slope = slope._replace(curvatures=None)
+        return Estimates(
+            self._filled(influence), bread, self._shares, meat, tilt,
+            tilt.n_private if tilt else np.nan, slope, Influences.of(meat, bread),
+        )  # fmt: skip
 
     def _meat(self, influence: Array) -> Meat:
         tilt, full = self._tilt, self._filled(influence)

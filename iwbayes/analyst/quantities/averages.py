@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.derived import derived_attributes, derived_record, gradient_of
-from iwbayes.analyst.calibration.influence import variation
-from iwbayes.analyst.calibration.score_marginals import OF_FORMULA
+from iwbayes.analyst.calibration.measures import MEASURES
+from iwbayes.analyst.calibration.measures.base import Slope
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample, row_groups
 from iwbayes.analyst.quantities.fitted_rows import FittedRows, outcome_coords
 from iwbayes.analyst.regression.weighted_rows import WeightedRows
@@ -152,12 +152,10 @@ def _judged(
             away = scores - sample.mean(scores)
             information = away.T @ (away * sample.weights[:, None]) / sample.total
             own = away @ bread @ gradient.T + (centred[:, ordered] if rows == "random" else 0)
-            if measures := sample.measures(own):
-                measures["variation"] = variation(information, bread, gradient)
-                unsure = sample.curvature_error(curvatures, scores, bread, gradient)
-                measures["curvature_error"] = unsure
-                many = measures.pop("rows_behind") >= OF_FORMULA.limit(fitted.release.n_private)
-                measures["score_ratio"] = np.where(many, 1.0, np.nan)  # with few rows, that of the parameters
+            slope = Slope(bread, scores, information, curvatures, gradient)
+            at = sample.estimates(own, slope)
+            found = {name: measure.compute(at) for name, measure in MEASURES.items() if at.influences is not None}
+            measures = {name: values for name, values in found.items() if values is not None}
     return derived_record(names, gradient, sd.ravel()[ordered], record, measures)
 
 

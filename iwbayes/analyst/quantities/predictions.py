@@ -14,7 +14,7 @@ import xarray as xr
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.derived import derived_attributes, derived_record, gradient_of
-from iwbayes.analyst.calibration.record import Judgement, with_verdict
+from iwbayes.analyst.calibration.verdict import Judgement, with_verdict
 from iwbayes.analyst.quantities.fitted_rows import FittedRows, fit_record, fitted_posterior, outcome_coords
 from iwbayes.analyst.regression.design_record import read_design
 from iwbayes.analyst.regression.design_spec import DesignSpec

@@ -106,7 +106,7 @@ def regression(
     >>> weighted = iw.reweight(model, release.weights, total=release.n_private)
     """
     if is_beyond(formula, family):
-        return build(formula, release, family, priors).model
+        return build(formula, release, family, priors)[0]
     synthetic = release.synthetic
     design = build_design(formula, synthetic.frame, synthetic.schema, family)
     scales = prior_scales(design, np.asarray(release.weights.values)[design.rows])

@@ -4,48 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import xarray as xr
 from numpy.typing import NDArray
 
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst.inference.importance import OF_A_DRAW
 from iwbayes.analyst.inference.newton import NotReachedError, maximise_many
+from iwbayes.analyst.inference.nuts import SamplingSettings
 from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
 from iwbayes.analyst.regression.design import Design, build_design, other_rows
+from iwbayes.analyst.regression.design_record import record_design
 from iwbayes.analyst.regression.priors import LogPrior, prior_scales
 from iwbayes.analyst.regression.weighted_rows import WeightedRows, derivatives_each, merge_draws
 from iwbayes.arrays import Array
+from iwbayes.release import Release
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights, kish_ess
 
 
 @dataclass(frozen=True, eq=False)
 class RegressionProblem:
-    """Inputs of a fit: the design of the rows used, the prior and the weights."""
+    """Inputs of a fit in numpy: the design of the rows used, the prior, and weights that sum to the number of rows."""
 
     design: Design
     prior: LogPrior
-    weights: Weights | None  # None: uniform weights
-    draw_weights: Array  # (weight draw, row), with all rows of the table; each weight draw sums to the total
-    total: float
+    draw_weights: Array  # (weight draw, row), with all rows of the table; each weight draw sums to n_private
+    measurable: str  # the formula, which is compared with the features the release measured
+    frame: pd.DataFrame
 
     @classmethod
-    def build(
-        cls, formula: str, release: Any, family: Any, priors: Any, weights: Any, total: float | None
-    ) -> RegressionProblem:
+    def of(cls, formula: str, release: Release, family: Any, priors: Any, weights: Weights) -> RegressionProblem:
         """Build the design, priors and weights from a formula and a release. The arguments are those of `fit`."""
-        synthetic = release.synthetic
-        design = build_design(formula, synthetic.frame, synthetic.schema, family)
-        chosen = _chosen_weights(weights, release, design.n_rows)
-        total = float(release.n_private if total is None else total)
-        values = np.ones((1, design.n_rows)) if chosen is None else np.asarray(chosen.draw_values)
-        values = values * (total / values.sum(axis=1, keepdims=True))
+        frame = release.synthetic.frame
+        design = build_design(formula, frame, release.synthetic.schema, family)
+        values = np.asarray(weights.draw_values)
+        values = values * (release.n_private / values.sum(axis=1, keepdims=True))
         if not np.all(values[:, design.rows].sum(axis=1) > 0):
             raise ValueError("the weights of the rows used must not all be zero. Use columns with fewer missing cells.")
         scales = prior_scales(design, values.mean(axis=0)[design.rows])
-        return cls(design, LogPrior(design, scales, priors), chosen, values, total)
+        return cls(design, LogPrior(design, scales, priors), values, formula, frame)
+
+    @cached_property
+    def posterior(self) -> RegressionPosterior:
+        """The posterior under the averaged weights."""
+        return RegressionPosterior(self.design, self.prior, self.draw_weights.mean(axis=0))
 
     @property
     def rows(self) -> WeightedRows:
@@ -53,16 +60,53 @@ class RegressionProblem:
         return WeightedRows(self.design, self.draw_weights.mean(axis=0)[self.design.rows])
 
     @property
-    def share_left_out(self) -> float:
-        """Share of the averaged weights in rows that are left out because of missing cells."""
-        averaged = self.draw_weights.mean(axis=0)
-        averaged[self.design.rows] = 0.0
-        return float(averaged.sum() / self.total)
+    def n_rows(self) -> int:
+        """Number of rows used."""
+        return len(self.design.rows)
 
     @property
-    def posterior(self) -> RegressionPosterior:
-        """The posterior under the averaged weights."""
-        return RegressionPosterior(self.design, self.prior, self.draw_weights.mean(axis=0))
+    def family(self) -> str:
+        """Name of the family."""
+        return self.design.family.name
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Attributes of the result: what was left out because of missing cells, and the design."""
+        averaged = self.draw_weights.mean(axis=0)
+        left_out = np.delete(averaged, self.design.rows).sum() / averaged.sum()
+        return {
+            "rows_left_out": self.design.n_rows - self.n_rows,
+            "share_left_out": float(left_out),
+            "design": record_design(self.design, self.frame),
+        }
+
+    @property
+    def observed(self) -> xr.Dataset:
+        """The response of the rows used. Levels are stored as codes, with the levels as an attribute."""
+        design = self.design
+        numbers = design.y if design.family.continuous else design.y.astype(np.int64)
+        dataset = xr.Dataset({design.name: ("row", numbers)}, coords={"row": design.rows})
+        if design.levels:
+            dataset[design.name].attrs["levels"] = list(design.levels)
+        return dataset
+
+    def sampled(self, settings: SamplingSettings, rng: np.random.Generator) -> Array | None:
+        """Return draws of a posterior without a mode; regressions in numpy have one."""
+        return None
+
+    def log_likelihoods(self, posterior: xr.Dataset, theta: Array) -> dict[str, xr.Dataset]:
+        """Return groups of the unweighted and weighted log likelihood of each row, at draws theta (chain, draw, p)."""
+        design, rows = self.design, self.rows
+        values = np.empty((*theta.shape[:2], self.n_rows))
+        with one_blas_thread():
+            for chain, draw in np.ndindex(*theta.shape[:2]):
+                values[chain, draw] = rows.row_values(theta[chain, draw])
+        coords = {"chain": posterior["chain"], "draw": posterior["draw"], "row": design.rows}
+        groups = {"log_likelihood": values, "log_likelihood_weighted": values * rows.weights}
+        return {
+            name: xr.Dataset({design.name: (("chain", "draw", "row"), own)}, coords=coords)
+            for name, own in groups.items()
+        }
 
 
 class RegressionPosterior(WeightedPosterior):
@@ -227,17 +271,3 @@ def _start(rows: WeightedRows) -> Array:
         if term.name == "Intercept":
             theta[: len(predictors)] = predictors
     return theta
-
-
-def _chosen_weights(weights: Any, release: Any, n_rows: int) -> Weights | None:
-    if isinstance(weights, str):
-        if weights not in ("release", "uniform"):
-            raise ValueError(f"weights must be 'release', 'uniform' or a Weights; got {weights!r}.")
-        weights = release.weights if weights == "release" else None
-    if weights is not None and not isinstance(weights, Weights):
-        raise TypeError(f"weights must be 'release', 'uniform' or a Weights; got {type(weights).__name__}.")
-    if weights is not None and len(weights) != n_rows:
-        raise ValueError(
-            f"weights must have one value per synthetic row, {n_rows}; got {len(weights)}. Use weights of this release."
-        )
-    return weights

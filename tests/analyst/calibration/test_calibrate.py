@@ -16,7 +16,7 @@ from posterior_tools import normal_of
 
 from iwbayes._warnings import CalibrationWarning
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.calibration.calibrate import calibrate
+from iwbayes.analyst.calibrate import calibrate
 from iwbayes.analyst.calibration.record import calibration_record
 from iwbayes.analyst.calibration.release_limits import weight_checks
 from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, calibrate_normal

@@ -25,11 +25,11 @@ from iwbayes.analyst.calibration.record import (
     summary_with_stars,
     warn_outside_domain,
 )
-from iwbayes.analyst.calibration.sample import sample
+from iwbayes.analyst.sample import sample
 from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, calibrate_normal
 from iwbayes.analyst.criticism.diagnose import diagnose
 from iwbayes.analyst.quantities.predictions import predictions
-from iwbayes.analyst.regression.fit import fit
+from iwbayes.analyst.fit import fit
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.analyst.weighting.release_rows import formula_of
 from iwbayes.analyst.weighting.reweight import reweight

@@ -13,7 +13,7 @@ from posterior_tools import columns_of, grid_posterior, normal_of
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.calibration.calibrate import calibrate
+from iwbayes.analyst.calibrate import calibrate
 from iwbayes.analyst.calibration.calibrated_components import likelihood_terms
 from iwbayes.analyst.calibration.pooled_variance import map_parts, pool_normals
 from iwbayes.analyst.calibration.sandwich import calibrate_normal
@@ -22,7 +22,7 @@ from iwbayes.analyst.inference.model_posterior import ModelPosterior
 from iwbayes.analyst.inference.newton import NotReachedError, maximise_many
 from iwbayes.analyst.inference.weight_draws import ComponentAssignment
 from iwbayes.analyst.regression.design import build_design
-from iwbayes.analyst.regression.fit import fit
+from iwbayes.analyst.fit import fit
 from iwbayes.analyst.regression.priors import LogPrior, prior_scales
 from iwbayes.analyst.regression.regression_posterior import find_modes
 from iwbayes.analyst.regression.weighted_rows import WeightedRows, derivatives_each, merge_draws

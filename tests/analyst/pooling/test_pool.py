@@ -18,9 +18,9 @@ import iwbayes as iw
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.inference.tilt_posterior import TiltPosterior, draw_tilts, row_noise
 from iwbayes.analyst.older_tilts import recover_coefficients
-from iwbayes.analyst.pooling.noise_aware import noise_aware_weights
-from iwbayes.analyst.pooling.pool import pool
-from iwbayes.analyst.regression.fit import fit
+from iwbayes.analyst.calibration.noise_aware import noise_aware_weights
+from iwbayes.analyst.pool import pool
+from iwbayes.analyst.fit import fit
 from iwbayes.analyst.released_tilt import ReleasedTilt, is_noise_aware
 from iwbayes.analyst.weighting.reweight import reweight
 from iwbayes.curator.estimators.tilting.tilt import tilt

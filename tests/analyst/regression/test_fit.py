@@ -16,7 +16,7 @@ from iwbayes.analyst import arviz_compat, row_merging
 from iwbayes.analyst.inference.importance import importance_draws
 from iwbayes.analyst.regression.design import build_design
 from iwbayes.analyst.regression.families import default_family
-from iwbayes.analyst.regression.fit import fit
+from iwbayes.analyst.fit import fit
 from iwbayes.analyst.regression.priors import LogPrior, prior_scales
 from iwbayes.analyst.regression.regression_posterior import RegressionProblem, find_modes
 from iwbayes.analyst.regression.weighted_rows import WeightedRows, merge_draws
@@ -279,7 +279,7 @@ def test_log_likelihoods_are_stored_where_they_fit(monkeypatch):
     np.testing.assert_allclose(plain, expected, rtol=1e-10)
     weighted = arviz_compat.group(idata, "log_likelihood_weighted")["z"]
     np.testing.assert_allclose(weighted, expected * release.weights.values * 20 / 30, rtol=1e-10)
-    monkeypatch.setattr("iwbayes.analyst.regression.fit.LOG_LIKELIHOOD_LIMIT", 16 * 40 * 30 - 1)
+    monkeypatch.setattr("iwbayes.analyst.fit.LOG_LIKELIHOOD_LIMIT", 16 * 40 * 30 - 1)
     for choice, stored in (("auto", False), (True, True), (False, False)):
         idata = quick("z ~ x", release, "gaussian", draws=20, chains=2, log_likelihood=choice)
         assert arviz_compat.has_group(idata, "log_likelihood") is stored

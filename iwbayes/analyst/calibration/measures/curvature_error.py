@@ -1,20 +1,19 @@
-"""Standard error of the curvature: how precisely a release shows the length of each interval."""
+"""curvature_error: how precisely a release shows the length of each interval."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
-
 import numpy as np
-from numpy.typing import NDArray
 
+from iwbayes.analyst.calibration.measures.base import Estimates, Measure
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.arrays import Array
 from iwbayes.features.feature_map import whitener_of
 
-#: From indices of rows (n,) and pairs of directions, each (p, q), to minus the second derivatives of these rows' log
-#: likelihoods (n, q).
-CurvaturesAt: TypeAlias = Callable[[NDArray[np.intp], Array, Array], Array]
+#: Chosen on the ten development populations of ``benchmarks/populations.py`` and on the four with strongly related
+#: predictors (``--related``).
+LIMIT = 0.2
+#: Intervals by rehearsals are longer.
+OF_REHEARSALS = 0.3
 
 #: Directions of the features with less than this share of the largest weighted variance are left out.
 _CUT = 1e-6
@@ -25,32 +24,23 @@ _LEAST_SHARE = 0.1
 _MOST_ROWS, _MOST_OTHERS, _MOST_PAIRS = 10_000, 8, 200
 
 
-def curvature_error(
-    curvatures: CurvaturesAt,
-    bread: Array,
-    scores: Array,
-    shares: Array,
-    tilt: ReleasedTilt,
-    n_private: float,
-    misfit: float,
-    gradient: Array | None = None,
-) -> Array:
-    """Return the relative error of the length of each parameter's interval that is due to the curvature, shape (p,).
-
-    With a `gradient` (q, p) the errors are those of q functions of the parameters.
+def curvature_error(at: Estimates) -> Array | None:
+    """Return the relative error of the length of each estimate's interval that is due to the curvature, shape (q,).
 
     Intervals have the length of ``J^-1``, and J is a weighted mean over the rows as well: it depends on how strongly
     the predictors are related. If a generator blurs a strong relation, J is too large in the direction that separates
     the predictors, and their intervals are too short.
 
-    `curvatures` maps rows and pairs of directions to minus the second derivatives of the rows' log likelihoods, and
-    `bread` is J^-1. Let E be the error of J in units in which J is the identity, and v the direction of a parameter.
-    The variance of its estimate then has the relative error ``-v'Ev + |Ev|^2`` to second order. The result is the root
-    of the variance of the first term plus the square of half the mean of the second. The second one finds relations
-    that are missing from the rows altogether.
+    Let E be the error of J in units in which J is the identity, and v the direction of a parameter. The variance of its
+    estimate then has the relative error ``-v'Ev + |Ev|^2`` to second order. The result is the root of the variance of
+    the first term plus the square of half the mean of the second. The second one finds relations that are missing from
+    the rows altogether. None without a tilt or second derivatives.
 
     Theory: docs/theory.md#the-error-of-the-curvature.
     """
+    tilt, (bread, scores, _, curvatures, gradient), shares = at.tilt, at.slope, at.shares
+    if tilt is None or curvatures is None:
+        return None
     gradient = np.eye(len(bread)) if gradient is None else gradient
     directions, others = _unit_directions(bread, gradient), _other_directions(bread)
     p, q = directions.shape[1], others.shape[1]
@@ -59,8 +49,8 @@ def curvature_error(
     rows = np.arange(len(shares), dtype=np.intp)
     if len(rows) > _MOST_ROWS:
         rows = np.sort(np.random.default_rng(0).choice(rows, _MOST_ROWS, replace=False))
-    own = curvatures(rows, left, right)
-    variances = error_variances(own, scores[rows], shares[rows] / shares[rows].sum(), tilt.at(rows), n_private, misfit)
+    own, used = curvatures(rows, left, right), shares[rows] / shares[rows].sum()
+    variances = error_variances(own, scores[rows], used, tilt.at(rows), at.n_private, at.meat.misfit.delta)
     second = variances[p:].reshape(p, q).sum(axis=1)
     error = np.sqrt(variances[:p] + np.square(second / 2))
     return np.where(directions.any(axis=0), error, np.nan)
@@ -154,3 +144,19 @@ def _fitted(phi: Array, values: Array, shares: Array) -> Array:
     """Return the weighted regression of centred values (row, q) on centred features (row, k), shape (row, q)."""
     own = phi @ _whitener(phi, shares)
     return np.asarray(own @ ((own * shares[:, None]).T @ values))
+
+
+MEASURE = Measure(
+    name="curvature_error",
+    meaning="Relative error in the length of an interval, because the curvature of the log likelihood is not known "
+    "exactly. It is large if predictors are strongly related, or if their products were not measured.",
+    what_to_do="the release does not show precisely enough how this predictor is related to the others, so the "
+    "interval may have the wrong length. Drop one of two strongly related predictors. Or request a release for a model "
+    "with fewer predictors (for_models), with more private rows or with a larger epsilon.",
+    remedy="drop one of two predictors that nearly agree; more rows, a larger epsilon",
+    compute=curvature_error,
+    limits={"formula": LIMIT, "pool": LIMIT, "rehearsals": OF_REHEARSALS},
+    theory="the-error-of-the-curvature",
+    unknown="Not known without tilt weights.",
+    listed=("formula", "pool"),
+)

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.calibration.calibrated_components import pool_draws, reference_at
-from iwbayes.analyst.calibration.record import calibration_groups, mark_uncalibrated, pool_record, warn_outside_domain
+from iwbayes.analyst.calibration.calibrated import calibrated, groups_of, pool_record
+from iwbayes.analyst.calibration.marks import mark_uncalibrated, warn_outside_domain
+from iwbayes.analyst.calibration.noise_aware import noise_aware_weights
+from iwbayes.analyst.calibration.record import calibration_groups
 from iwbayes.analyst.checks import Method, check_count, check_method, check_pool_total, check_release, grows_with_rows
 from iwbayes.analyst.fit_record import weights_digest
 from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler, sample_model
-from iwbayes.analyst.inference.weight_draws import (
-    ComponentAssignment,
-    draw_components,
-    draw_densities,
-    sample_statistics,
-)
-from iwbayes.analyst.inference.weighted_posterior import posterior_dataset
-from iwbayes.analyst.pooling.noise_aware import noise_aware_weights
-from iwbayes.analyst.pooling.row_level import ModelOfTable, sample_tables
-from iwbayes.analyst.released_tilt import ReleasedTilt, is_noise_aware
+from iwbayes.analyst.inference.weight_draws import ComponentAssignment
+from iwbayes.analyst.released_tilt import is_noise_aware
 from iwbayes.arrays import Array
 from iwbayes.release import Release
 from iwbayes.weights import Weights
@@ -37,7 +30,7 @@ _FIRST_DRAWS = 500
 
 
 def pool(
-    model: pm.Model | ModelOfTable,
+    model: pm.Model,
     release: Release,
     *,
     n_draws: int = 100,
@@ -55,10 +48,8 @@ def pool(
 
     Parameters
     ----------
-    model : pymc.Model or callable
-        A model from :func:`~iwbayes.reweight` with ``total=release.n_private``; it is not changed. For models whose
-        variables grow with the rows, a function from a table (pandas.DataFrame in canonical form) to a PyMC model of
-        that table without weights.
+    model : pymc.Model
+        A model from :func:`~iwbayes.reweight` with ``total=release.n_private``; it is not changed.
     release : Release
         A release with tilt weights, or with noise-aware weights; the latter determine the number of weight draws.
     n_draws : int, default 100
@@ -80,7 +71,7 @@ def pool(
     Returns
     -------
     arviz.InferenceData or xarray.DataTree
-        Groups ``posterior`` (with deterministics), ``sample_stats``, ``observed_data`` (not with a function) and
+        Groups ``posterior`` (with deterministics), ``sample_stats``, ``observed_data`` and
         ``calibration`` with method "pool" (see `calibrate`). In ``calibration``, ``sd_weighted`` is the standard
         deviation within weight draws, and ``sd_between`` that of the means over weight draws. In ``sample_stats``,
         ``weight_draw`` is the index of the weight draw behind each draw. Its attribute ``pareto_k`` is the largest
@@ -98,7 +89,7 @@ def pool(
     -----
     CalibrationWarning
         If the fit is outside the domain in which intervals cover as often as they claim. The message states the number,
-        its threshold and the next step. Without a mode, with discrete variables or with a function, we cannot check
+        its threshold and the next step. Without a mode or with discrete variables, we cannot check
         whether the features span the statistics that the estimates use; the verdict is then always "not calibrated".
 
     Notes
@@ -107,16 +98,13 @@ def pool(
     Nothing is linearised, so hierarchical models without a mode and models with discrete variables can be pooled. The
     latter use the step methods that PyMC chooses.
 
-    Free variables that grow with the rows (effects of single rows, imputed values) are rejected in a weighted model. A
-    weight multiplies the likelihood of its row, but the prior of the row's own variable would count once for each
-    synthetic row instead of each private one, and hyperparameters would have the wrong posterior. Pass a function
-    instead. For each weight draw it gets a table of ``n_private`` rows drawn by weight, whose features have the drawn
-    mean. Variables with an axis of that length are left out of the result. If the features do not span the scores, the
-    choice of rows adds variance, as much as the sampling of the private rows.
+    Free variables that grow with the rows (effects of single rows, imputed values) are rejected. A weight multiplies
+    the likelihood of its row, but the prior of the row's own variable would count once for each synthetic row instead
+    of each private one, and hyperparameters would have the wrong posterior.
 
     NUTS runs once for each weight draw. To save time, pass a short ``tune`` in `sampler`, or use fewer weight draws. If
     there is no mode, a first run finds location and width of the posteriors. The log density is compiled once, unless
-    there are discrete variables. With a function, each model is compiled.
+    there are discrete variables.
 
     Examples
     --------
@@ -141,93 +129,47 @@ def pool(
     )
     rng = np.random.default_rng(random_seed)
     check_release(release)
-    by_runs = _check_pooled_model(model, release, method)
+    discrete = _check_pooled_model(model, release, method)
     weights = release.weights
     if not is_noise_aware(weights, release):
         weights = noise_aware_weights(release, n_draws, random_seed=rng)
-    assignment = ComponentAssignment.random(weights.n_draws, chains, draws, rng)
-    groups = (_by_runs if by_runs else _by_densities)(model, weights, release, settings, assignment, rng)
-    groups["posterior"] = groups["posterior"].assign_attrs(
-        weights="noise-aware", weights_digest=weights_digest(weights), release_digest=weights_digest(release.weights)
-    )
-    warn_outside_domain(groups["calibration"])
-    return arviz_compat.make(groups)
-
-
-def _by_densities(
-    model: Any,
-    weights: Weights,
-    release: Release,
-    settings: SamplingSettings,
-    assignment: ComponentAssignment,
-    rng: np.random.Generator,
-) -> dict[str, xr.Dataset]:
-    """Build the groups of the result by draws around the modes or, if there is no mode, around those of a first run."""
     from iwbayes.analyst.inference.model_posterior import ModelPosterior
     from iwbayes.analyst.weighting.observed_variables import observed_dataset
 
-    terms, scaled = ModelPosterior(model), _scaled(weights, release)
-    try:
-        at = terms.mode()
-        at_mode = reference_at(terms, at, release)
-        located = terms.modes(scaled, at.theta)
-    except (RuntimeError, ValueError, NotImplementedError):  # NotImplementedError: no second derivatives
-        if settings.method == "laplace":
-            raise
-        first = terms.unconstrain(sample_model(model, settings, _FIRST_DRAWS, rng))
-        center, precision = first.mean(axis=0), np.linalg.inv(np.atleast_2d(np.cov(first, rowvar=False)))
-        densities = [(terms.with_weights(own), center, precision) for own in scaled]
-        each = draw_densities(densities, replace(settings, method="nuts"), assignment.n_each, rng, proposals=0)
-        theta, record = pool_draws(terms.names, each, assignment, release, None)
+    if discrete:
+        groups = _by_runs(model, weights, release, settings, rng)
     else:
-        each = [one.draws for one in draw_components(located, settings, assignment.n_each, rng)]
-        theta, record = pool_draws(terms.names, each, assignment, release, at_mode)
-    return {
-        "posterior": mark_uncalibrated(posterior_dataset(terms, theta), record, terms.made_of),
-        "sample_stats": sample_statistics(each, assignment),
-        "observed_data": observed_dataset(model),
-        **calibration_groups(record),
-    }
+        terms = ModelPosterior(model)
 
+        def first_run() -> Array:
+            return terms.unconstrain(sample_model(model, settings, _FIRST_DRAWS, rng))
 
-def _scaled(weights: Weights, release: Release) -> Array:
-    """Return weights (draw, row) whose sum is the number of private rows."""
-    return weights.draw_values * (release.n_private / len(weights))
+        found = calibrated(terms, release, "pool", settings, rng, weights=weights, first_run=first_run)
+        groups = groups_of(terms, found, release, weights)
+    groups["posterior"] = groups["posterior"].assign_attrs(
+        weights="noise-aware", weights_digest=weights_digest(weights), release_digest=weights_digest(release.weights)
+    )
+    return arviz_compat.make(groups | {"observed_data": observed_dataset(model)})
 
 
 def _by_runs(
-    model: Any,
-    weights: Weights,
-    release: Release,
-    settings: SamplingSettings,
-    assignment: ComponentAssignment,
-    rng: np.random.Generator,
+    model: Any, weights: Weights, release: Release, settings: SamplingSettings, rng: np.random.Generator
 ) -> dict[str, xr.Dataset]:
     """Build the groups of the result by a run of PyMC's sampler for each weight draw."""
-    from iwbayes.analyst.weighting.observed_variables import observed_dataset
-
-    tilt = ReleasedTilt.of(release)
-    assert tilt is not None  # noqa: S101 - the weights are draws of this tilt
-    if callable(model):
-        each = sample_tables(model, weights, release, tilt, settings, assignment.n_each, rng)
-    else:
-        each = _swapped(model, _scaled(weights, release), settings, assignment.n_each, rng)
+    assignment = ComponentAssignment.random(weights.n_draws, settings.chains, settings.draws, rng)
+    each = _swapped(model, weights.draw_values * (release.n_private / len(weights)), settings, assignment.n_each, rng)
     first, grid = each[0], {"chain": np.arange(settings.chains), "draw": np.arange(settings.draws)}
     variables = {
         name: (first[name].dims, assignment.take([one[name].to_numpy() for one in each])) for name in first.data_vars
     }
     posterior = xr.Dataset(variables, coords={**first.coords, **grid})
-    judged = list(posterior.data_vars) if callable(model) else [rv.name for rv in model.free_RVs]
-    flat = arviz_compat.scalars(posterior[judged])
+    flat = arviz_compat.scalars(posterior[[rv.name for rv in model.free_RVs]])
     theta = np.stack(list(flat.values()), axis=1)
-    record = pool_record(
-        list(flat), theta, assignment.part.ravel(), release, tilt, n_parts=weights.n_draws, at_mode=None
-    )
+    record = pool_record(list(flat), theta, assignment.part.ravel(), weights.n_draws, release, None)
+    warn_outside_domain(record, stacklevel=4)
     divergences = sum(one.attrs["divergences"] for one in each)
     statistics = xr.Dataset({"weight_draw": (("chain", "draw"), assignment.part)}, grid, {"divergences": divergences})
-    posterior = mark_uncalibrated(posterior, record)
-    groups = {"posterior": posterior, "sample_stats": statistics, **calibration_groups(record)}
-    return groups if callable(model) else {**groups, "observed_data": observed_dataset(model)}
+    return {"posterior": mark_uncalibrated(posterior, record), "sample_stats": statistics, **calibration_groups(record)}
 
 
 def _swapped(
@@ -249,23 +191,14 @@ def _swapped(
 
 
 def _check_pooled_model(model: Any, release: Release, method: str) -> bool:
-    """Raise unless a model can be pooled, before anything is sampled; return whether it needs NUTS.
-
-    Functions of a table and models with discrete variables need NUTS.
-    """
+    """Raise unless a model can be pooled, before anything is sampled; return whether it has discrete variables."""
     import pymc as pm
 
     from iwbayes.analyst.weighting.release_rows import check_weighted_rows
     from iwbayes.analyst.weighting.reweight import common_weights, is_weighted
 
     if not isinstance(model, pm.Model):
-        if not callable(model):
-            raise TypeError(
-                f"model must be a PyMC model, or a function from a table to one; got {type(model).__name__}."
-            )
-        if method == "laplace":
-            raise ValueError("a function of a table requires NUTS. Use method='nuts' or method='auto'.")
-        return True
+        raise TypeError(f"model must be a PyMC model; got {type(model).__name__}. Use reweight(model, release).")
     check_weighted_rows(model, release)
     total = float(common_weights(model, [rv for rv in model.observed_RVs if is_weighted(rv)]).sum())
     remedy = "Use reweight(model, release.weights, total=release.n_private)."
@@ -278,7 +211,7 @@ def _check_pooled_model(model: Any, release: Release, method: str) -> bool:
             raise ValueError(
                 f"the free variable {rv.name!r} ({int(np.prod(shape))} values) grows with the rows. Its prior would "
                 f"count for {n_rows} synthetic rows, and the likelihood for {release.n_private} private ones. "
-                "Marginalise row-level variables out, or pass a function from a table to the unweighted model."
+                "Marginalise row-level variables out."
             )
     discrete = [var.name for var in model.discrete_value_vars]
     if discrete and method == "laplace":

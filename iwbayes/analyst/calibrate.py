@@ -9,49 +9,23 @@ models), the product is sampled instead (`Hierarchy`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.calibration.calibrated_components import (
-    calibrate_components,
-    likelihood_terms,
-    pool_draws,
-    reference_at,
-)
-from iwbayes.analyst.calibration.domain import EXPLAINED_LIMIT, smallest_known
-from iwbayes.analyst.calibration.hierarchical import GivenOthers, Hierarchy
-from iwbayes.analyst.calibration.pooled_variance import map_parts
-from iwbayes.analyst.calibration.record import (
-    NOT_CALIBRATED,
-    calibration_groups,
-    calibration_record,
-    mark_uncalibrated,
-    warn_outside_domain,
-)
-from iwbayes.analyst.calibration.rehearsed import (
-    rehearsal_record,
-    rehearse_estimates,
-    rehearsed_draws,
-    rehearsed_normals,
-)
-from iwbayes.analyst.calibration.sandwich import calibrate_normal
-from iwbayes.analyst.checks import Method, check_enough_draws, check_method, check_pool_total, grows_with_rows
-from iwbayes.analyst.fit_record import weights_digest
+from iwbayes.analyst.calibration.calibrated import calibrated, groups_of
+from iwbayes.analyst.calibration.marks import NOT_CALIBRATED
+from iwbayes.analyst.calibration.measures.base import How
+from iwbayes.analyst.checks import Method, check_enough_draws, check_method
 from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler
-from iwbayes.analyst.inference.weight_draws import ComponentAssignment, draw_components, sample_statistics
-from iwbayes.analyst.released_tilt import ReleasedTilt, has_shares_of, is_noise_aware
-from iwbayes.arrays import Array
+from iwbayes.analyst.released_tilt import is_noise_aware
 from iwbayes.rehearsals import Rehearsals
 from iwbayes.release import Release
 
 if TYPE_CHECKING:
     import pymc as pm
-
-    from iwbayes.analyst.inference.model_posterior import ModelPosterior
 
 #: Groups that were computed from the uncalibrated draws and do not match the calibrated ones.
 STALE_GROUPS = (
@@ -180,124 +154,29 @@ def calibrate(
     check_method(method)
     options = check_sampler(sampler)
     posterior = _checked_posterior(idata)
+    from iwbayes.analyst.inference.model_posterior import ModelPosterior
+    from iwbayes.analyst.weighting.release_rows import check_model, formula_of
+
     free = [rv.name for rv in weighted_model.free_RVs if rv.name in posterior]
     check_model(weighted_model, release, {name: posterior[name].shape[2:] for name in free})
     _check_variables(weighted_model, posterior)
-    from iwbayes.analyst.inference.model_posterior import ModelPosterior
-
     terms = ModelPosterior(weighted_model, release.weights.n_draws)
     draws = terms.unconstrain(posterior)
     if rehearsals is not None:
         rehearsals.check(release)
     check_enough_draws(len(draws), terms.size, "Sample more.")
-    groups = {
-        name: arviz_compat.group(idata, name) for name in arviz_compat.group_names(idata) if name not in STALE_GROUPS
-    }
     settings = SamplingSettings(posterior.sizes["chain"], posterior.sizes["draw"], method, options)
-    rng = np.random.default_rng(random_seed)
-    released = has_shares_of(terms.weights, release.weights)
-    moved, record, statistics = (
-        _rehearsed(terms, draws, release, rehearsals, settings, rng)
-        if rehearsals is not None
-        else _mixed(terms, draws, release, settings, rng)
-        if release.weights.n_draws > 1 and released
-        else _single(weighted_model, terms, draws, release, settings, rng)
-    )
-    if statistics is not None:
-        groups["sample_stats"] = statistics.assign_coords(chain=posterior["chain"], draw=posterior["draw"])
-    warn_outside_domain(record)
-    own = weights_digest(release.weights)
-    calibrated = _replace_draws(posterior, terms.constrain(moved))
-    groups["posterior"] = mark_uncalibrated(calibrated, record, terms.made_of).assign_attrs(
-        release_digest=own, weights_digest=own if released else ""
-    )
-    return arviz_compat.make(groups | calibration_groups(record), idata.attrs)
-
-
-def _rehearsed(
-    terms: ModelPosterior,
-    draws: Array,
-    release: Release,
-    rehearsals: Rehearsals,
-    settings: SamplingSettings,
-    rng: np.random.Generator,
-) -> tuple[Array, xr.Dataset, xr.Dataset | None]:
-    """Return draws (sample, p) whose standard deviations come from rehearsals, their record and statistics."""
-    if not has_shares_of(terms.weights, release.weights):
-        raise ValueError(
-            "rehearsals repeat the release with its own weights, but the model has different weights. Use "
-            "reweight(model, release)."
-        )
-    center = draws.mean(axis=0)
-    movable, informed = terms.movable(release.synthetic), terms.in_likelihood(center)
-    if informed.all():
-        return (*rehearsed_draws(movable, movable.mode(center), draws, release, rehearsals, rng), None)
-    given = GivenOthers(movable, center, informed)
-    mode = given.mode()
-    found = rehearse_estimates(given, mode, release, rehearsals)
-    formula_alone, normal = rehearsed_normals(given, mode, release, found.normal_spread)
-    near = Hierarchy(given, mode, normal)
-    moved, statistics = near.sample(draws, settings, rng)
-    of_all = replace(found, deviations=given.placed(found.deviations), formula_sd=given.placed(found.formula_sd))
-    record = rehearsal_record(
-        terms.names, near.for_record(normal), near.for_record(formula_alone), of_all, draws, moved, release,
-        **near.facts(draws),
-    )  # fmt: skip
-    return moved, record, statistics
-
-
-def _mixed(
-    terms: ModelPosterior, draws: Array, release: Release, settings: SamplingSettings, rng: np.random.Generator
-) -> tuple[Array, xr.Dataset, xr.Dataset]:
-    """Return draws (sample, p) from the mixture over the weight draws, with record and statistics."""
-    total, values = float(terms.weights.sum()), release.weights.draw_values
     pooled = is_noise_aware(release.weights, release)
-    if pooled:
-        check_pool_total(total, release.n_private, "Use reweight(model, release.weights, total=release.n_private).")
-    at = terms.mode(draws.mean(axis=0))
-    assignment = ComponentAssignment.random(len(values), settings.chains, settings.draws, rng)
-    located = terms.modes(values * (total / values.sum(axis=1, keepdims=True)), at.theta)
-    components = draw_components(located, settings, assignment.n_each, rng)
-    each = [one.draws for one in components]
-    if pooled:
-        theta, record = pool_draws(terms.names, each, assignment, release, reference_at(terms, at, release))
-    else:
-        theta, record = calibrate_components(components, assignment, release)
-    return theta.reshape(-1, terms.size), record, sample_statistics(each, assignment)
-
-
-def _single(
-    model: pm.Model,
-    terms: ModelPosterior,
-    draws: Array,
-    release: Release,
-    settings: SamplingSettings,
-    rng: np.random.Generator,
-) -> tuple[Array, xr.Dataset, xr.Dataset | None]:
-    """Return draws (sample, p), moved to the calibrated posterior or sampled from it, with record and statistics."""
-    from iwbayes.analyst.weighting.release_rows import formula_of
-
-    tilt, unmeasured = ReleasedTilt.of(release), None
-    applied = tilt if tilt is not None and tilt.applies_to(terms.weights) else None
-    center = draws.mean(axis=0)
-    informed = terms.in_likelihood(center)
-    given = GivenOthers(terms, center, informed)
-    mode = given.mode()
-    normal = calibrate_normal(
-        likelihood_terms(given, mode), prior=given.prior, n_private=release.n_private, tilt=applied
-    )
-    if applied and smallest_known(normal.explained) <= EXPLAINED_LIMIT and (asked := formula_of(model, release)):
-        unmeasured = applied.unmeasured(asked)
-    if informed.all() and not normal.prior_directions:
-        [moved] = map_parts([draws], [mode.theta], [], [normal])
-        record = calibration_record(terms.names, normal, draws, moved, release, tilt, unmeasured=unmeasured)
-        return moved, record, None
-    near = Hierarchy(given, mode, normal)
-    moved, statistics = near.sample(draws, settings, rng)
-    record = calibration_record(
-        terms.names, near.for_record(normal), draws, moved, release, tilt, unmeasured=unmeasured, **near.facts(draws)
-    )
-    return moved, record, statistics
+    how: How = "rehearsals" if rehearsals is not None else "pool" if pooled else "formula"
+    found = calibrated(
+        terms, release, how, settings, np.random.default_rng(random_seed),
+        rehearsals=rehearsals, sampled=draws, formula=lambda: formula_of(weighted_model, release),
+    )  # fmt: skip
+    new = groups_of(terms, found, release, like=posterior)
+    if "sample_stats" in new:
+        new["sample_stats"] = new["sample_stats"].assign_coords(chain=posterior["chain"], draw=posterior["draw"])
+    names = [name for name in arviz_compat.group_names(idata) if name not in STALE_GROUPS]
+    return arviz_compat.make({name: arviz_compat.group(idata, name) for name in names} | new, idata.attrs)
 
 
 def _checked_posterior(idata: arviz_compat.ArvizObject) -> xr.Dataset:
@@ -313,30 +192,6 @@ def _checked_posterior(idata: arviz_compat.ArvizObject) -> xr.Dataset:
     return posterior.drop_vars(NOT_CALIBRATED, errors="ignore").transpose("chain", "draw", ...)
 
 
-def check_model(model: pm.Model, release: Release, shapes: Mapping[str, tuple[int, ...]] | None = None) -> None:
-    """Raise unless a model can be calibrated, before anything is compiled; `shapes` are those of its free variables.
-
-    Without `shapes`, the shapes of the initial point are used. ValueError if the model's rows are not weighted or do
-    not match the release, or if it has discrete variables or a free variable that grows with the rows.
-    """
-    from iwbayes.analyst.weighting.release_rows import check_weighted_rows
-
-    check_weighted_rows(model, release)
-    if model.discrete_value_vars:
-        names = ", ".join(sorted(var.name for var in model.discrete_value_vars))
-        raise ValueError(f"discrete variables ({names}) cannot be calibrated. Marginalise them out, or use pool().")
-    if shapes is None:
-        point = model.initial_point(0)
-        shapes = {rv.name: np.shape(point[model.rvs_to_values[rv].name]) for rv in model.free_RVs}
-    for name, shape in shapes.items():
-        if grows_with_rows(name, shape, len(release.synthetic)):
-            raise ValueError(
-                f"the free variable {name!r} ({int(np.prod(shape))} values) grows with the rows, so its posterior has "
-                "no normal limit that a sandwich covariance could describe. Marginalise row-level effects out, or "
-                "exclude rows with missing values by giving them weight zero."
-            )
-
-
 def _check_variables(model: pm.Model, posterior: xr.Dataset) -> None:
     """Raise unless the draws contain all free variables of the model, and no unknown variables."""
     free = {rv.name for rv in model.free_RVs}
@@ -347,13 +202,3 @@ def _check_variables(model: pm.Model, posterior: xr.Dataset) -> None:
         raise ValueError(
             f"the posterior has variables {sorted(unknown)} that the model lacks. Pass the model of these draws."
         )
-
-
-def _replace_draws(posterior: xr.Dataset, values: dict[str, Array]) -> xr.Dataset:
-    """Return a posterior with new values in its variables; coordinates and attributes stay."""
-    shape = (posterior.sizes["chain"], posterior.sizes["draw"])
-    new = {}
-    for name, old in posterior.data_vars.items():
-        array = np.asarray(values[str(name)]).reshape(*shape, *old.shape[2:])
-        new[name] = (old.dims, array.astype(old.dtype, copy=False), old.attrs)
-    return xr.Dataset(new, coords=posterior.coords, attrs=posterior.attrs)

@@ -1,10 +1,12 @@
-"""How much of an estimate the release measured, and with which noise: explained share, kappa and misfit share."""
+"""Influence functions of estimates: their second moments, the noise in their directions, and effective rows."""
 
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from iwbayes.analyst.calibration.meat import Meat
 from iwbayes.analyst.calibration.moments import TiltMoments
@@ -14,12 +16,25 @@ from iwbayes.arrays import Array
 _NO_PULL = 1e-12
 
 
+class Along(NamedTuple):
+    """The parts of `Influences`, each (q,), in the directions of q quantities, and where the tilt `acts` on them."""
+
+    total: Array
+    spanned: Array
+    noise: Array
+    misfit: Array
+    variance: Array
+    acts: NDArray[np.bool_]
+
+
 @dataclass(frozen=True, eq=False)
 class Influences:
     """Second moments of the influence functions of estimates, each (p, p), and the parts of their variance.
 
     The influence of row i is ``J^-1 s_i``. A quantity with gradient a, such as a contrast, has the influence function
     ``a J^-1 s_i``, so these matrices judge every linear combination of the estimates as well.
+
+    Theory: docs/theory.md#kappa-and-what-explained-means.
     """
 
     total: Array  # of one row
@@ -43,30 +58,13 @@ class Influences:
         """The matrices in the order of their fields, shape (5, p, p); ``Influences(*array)`` restores them."""
         return np.stack(astuple(self))
 
-    def measures(self, gradient: Array | None = None) -> dict[str, Array]:
-        """Return measures, each (q,), of the estimates or of quantities with a gradient (q, p).
-
-        Theory: docs/theory.md#kappa-and-what-explained-means.
-
-        - ``kappa``: ratio of privacy noise to the effect of one private row by the tilt,
-          ``sqrt(c Sigma_zeta c' / c H c')``, with c a row of ``J^-1 C H^+``; zero if the tilt has no effect.
-        - ``explained``: share of the variance of the influence function that the features span. NaN if no row has an
-          influence.
-        - ``misfit_share``: share of the variance that is due to misfit.
-        """
+    def along(self, gradient: Array | None = None) -> Along:
+        """Return the parts for the estimates, or for quantities with a gradient (q, p)."""
         total, spanned, noise, misfit, variance = (
             np.diag(part) if gradient is None else np.einsum("ij,jk,ik->i", gradient, part, gradient)
             for part in (self.total, self.spanned, self.noise, self.misfit, self.variance)
         )
-        acts = spanned > _NO_PULL * total
-        unknown = np.full(len(total), np.nan)
-        ratio = np.divide(np.maximum(noise, 0.0), spanned, out=np.zeros(len(total)), where=acts)
-        explained = np.divide(spanned, total, out=np.where(total > 0, 0.0, np.nan), where=acts)
-        return {
-            "kappa": np.sqrt(ratio),
-            "explained": np.minimum(explained, 1.0),
-            "misfit_share": np.divide(misfit, variance, out=unknown, where=variance > 0),
-        }
+        return Along(total, spanned, noise, misfit, variance, spanned > _NO_PULL * total)
 
 
 def kappa_overall(tilt: TiltMoments) -> float:
@@ -75,3 +73,22 @@ def kappa_overall(tilt: TiltMoments) -> float:
     Theory: docs/theory.md#kappa-and-what-explained-means.
     """
     return float(np.sqrt(np.sum(np.diag(tilt.noise) / tilt.h)))
+
+
+def likelihood_ess(bread: Array, meat: Meat) -> float:
+    """Return ``tr(J^-1 sum p_i s_i s_i') / tr(J^-1 sum p_i^2 s_i s_i')``, an effective number of rows.
+
+    This many rows of equal weight would give the mean score the same variance. It is a trace form of Ghalebikesabi et
+    al. 2022, B.5.1. With equal weights it is the number of rows. With weights that are independent of the scores it is
+    Kish's effective sample size. It does not depend on the parametrisation.
+
+    Theory: docs/theory.md#pareto-k-and-effective-sample-sizes.
+    """
+    return float(np.sum(bread * meat.scores.information) / np.sum(bread * meat.scores.squared))
+
+
+def rows_behind(influences: Array, shares: Array, n_private: float) -> Array:
+    """Return the effective numbers (q,) of private rows behind influences (row, q); they are small for rare levels."""
+    squares = np.square(influences - shares @ influences)
+    second, fourth = np.square(shares @ squares), shares @ np.square(squares)
+    return np.asarray(n_private * np.divide(second, fourth, out=np.full_like(second, np.inf), where=fourth > 0))

@@ -6,45 +6,24 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 import numpy as np
-import xarray as xr
 
-from iwbayes._threads import one_blas_thread
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.calibration.calibrated_components import calibrate_components, pool_draws, reference_at
-from iwbayes.analyst.calibration.record import (
-    calibration_groups,
-    mark_uncalibrated,
-    verdict_attributes,
-    warn_outside_domain,
-)
-from iwbayes.analyst.calibration.rehearsed import rehearsed_draws
-from iwbayes.analyst.checks import (
-    Method,
-    check_count,
-    check_enough_draws,
-    check_method,
-    check_pool_total,
-    check_release,
-    check_total,
-)
+from iwbayes.analyst.calibration.calibrated import calibrated, groups_of
+from iwbayes.analyst.calibration.marks import verdict_attributes
+from iwbayes.analyst.calibration.noise_aware import noise_aware_weights
+from iwbayes.analyst.checks import Method, check_count, check_method, check_release
 from iwbayes.analyst.fit_record import fit_attributes
 from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler
-from iwbayes.analyst.inference.weight_draws import ComponentAssignment, draw_components, sample_statistics
-from iwbayes.analyst.inference.weighted_posterior import posterior_dataset
-from iwbayes.analyst.pooling.noise_aware import noise_aware_weights
-from iwbayes.analyst.regression.built_by_bambi import LOG_LIKELIHOOD_LIMIT, fit_built, is_beyond
-from iwbayes.analyst.regression.design import Design
-from iwbayes.analyst.regression.design_record import record_design
+from iwbayes.analyst.regression.built_by_bambi import BuiltRegression, is_beyond
 from iwbayes.analyst.regression.families import Family, FamilyName
 from iwbayes.analyst.regression.regression_posterior import RegressionProblem
-from iwbayes.analyst.regression.weighted_rows import WeightedRows
 from iwbayes.analyst.released_tilt import is_noise_aware
-from iwbayes.arrays import Array
 from iwbayes.rehearsals import Rehearsals
 from iwbayes.release import Release
 from iwbayes.tables.reference_levels import warn_of_rare_references
-from iwbayes.weights import Weights
 
+#: With log_likelihood="auto", both log likelihood groups are stored if together they need at most this many bytes.
+LOG_LIKELIHOOD_LIMIT = 256 * 2**20
 #: How `fit` accounts for the noise in the weights.
 Calibration = Literal["auto", "formula", "rehearsals", "pool", "none"]
 
@@ -56,8 +35,6 @@ def fit(
     family: FamilyName | Family | None = None,
     method: Method = "auto",
     priors: Mapping[str, Any] | None = None,
-    weights: Literal["release", "uniform"] | Weights = "release",
-    total: float | None = None,
     calibrate: Calibration = "auto",
     rehearsals: Rehearsals | None = None,
     draws: int = 1000,
@@ -91,15 +68,6 @@ def fit(
         Priors that replace default priors, by the name of the coefficient: ``{"age": pm.Normal.dist(0, 1)}``. See
         :func:`~iwbayes.analyst.regression.model.regression` for the defaults. For a model that Bambi builds, pass
         ``bambi.Prior`` objects.
-    weights : "release", "uniform" or Weights, default "release"
-        Weights of the synthetic rows. "uniform" ignores the weights, for comparison; the posterior is then never
-        calibrated. If there are several weight draws, each gets its own mode, proposal and k-hat, or its own run of
-        NUTS, and the posterior is their mixture in equal parts. If draws x chains is smaller than the number of weight
-        draws, a random subset of draws x chains weight draws is used.
-    total : float, optional
-        Sum of the weights over all synthetic rows, ``release.n_private`` by default. A larger total gives a narrower
-        posterior, so it must not grow with the number of synthetic rows. Rows with missing cells in the columns used
-        are left out together with their share of the total.
     calibrate : {"auto", "formula", "rehearsals", "pool", "none"}, default "auto"
         How intervals account for the noise in the weights.
 
@@ -109,7 +77,7 @@ def fit(
         - "pool": draw the weights from their posterior and mix the posteriors under these weight draws; see
           :func:`~iwbayes.noise_aware_weights`.
         - "none": return the draws of the weighted posterior. Its intervals treat the weights as exact.
-        - "auto": "rehearsals" if `rehearsals` is given, pooling for weights from
+        - "auto": "rehearsals" if `rehearsals` is given, "pool" if the release has weights from
           :func:`~iwbayes.noise_aware_weights`, otherwise "formula".
     rehearsals : Rehearsals, optional
         Rehearsals of this release, from :func:`~iwbayes.rehearse`.
@@ -209,86 +177,46 @@ def fit(
     'calibrated'
     """
     check_release(release)
-    _check_options(method, draws, chains, total, log_likelihood, calibrate)
-    released = total is None and isinstance(weights, str) and weights == "release"
-    calibrate = how_to_calibrate(calibrate, rehearsals, release, released)
+    _check_options(method, draws, chains, log_likelihood, calibrate)
+    how = how_to_calibrate(calibrate, rehearsals, release)
+    settings = SamplingSettings(chains, draws, method, {"progressbar": progressbar, **check_sampler(sampler)})
     rng = np.random.default_rng(random_seed)
+    weights = release.weights
+    if how == "pool" and not is_noise_aware(weights, release):
+        weights = noise_aware_weights(release, random_seed=rng)
+    regression: RegressionProblem | BuiltRegression
     if is_beyond(formula, family):
-        _check_release_weights(weights, total)
-        settings = SamplingSettings(chains, draws, method, {"progressbar": progressbar, **check_sampler(sampler)})
-        return fit_built(
-            formula, release, family, priors, calibrate=calibrate, rehearsals=rehearsals, settings=settings, rng=rng,
-            log_likelihood=log_likelihood,
-        )  # fmt: skip
-    weights = _weights_to_pool(weights, release, rng) if calibrate == "pool" else weights
-    calibrating = calibrate != "none"
-    problem = RegressionProblem.build(formula, release, family, priors, weights, total)
-    rehearsed, vectors = calibrate == "rehearsals", problem.draw_weights
-    if rehearsed:
-        vectors = vectors.mean(axis=0, keepdims=True)  # replays repeat the estimate under the averaged weights
-    n_parts, pooled = len(vectors), calibrating and is_noise_aware(problem.weights, release)
-    moving = calibrating and problem.weights is not None and not pooled
-    if pooled:
-        check_pool_total(problem.total, release.n_private, "Omit total, or pass calibrate='none'.")
-    options = {"progressbar": progressbar, **check_sampler(sampler)}
-    assignment = ComponentAssignment.random(n_parts, chains, draws, rng)
-    if moving:
-        remedy = "Increase draws or chains, or pass calibrate='none'."
-        check_enough_draws(chains * draws, problem.design.n_parameters, remedy)
-    averaged = problem.posterior
-    components = draw_components(
-        averaged.modes(vectors), SamplingSettings(chains, draws, method, options), assignment.n_each, rng
-    )
-    each, record = [one.draws for one in components], None
-    theta: Array
-    if rehearsed and rehearsals is not None:
-        [own] = components
-        flat = own.draws.theta.reshape(chains * draws, -1)
-        moved, record = rehearsed_draws(own.posterior, own.mode, flat, release, rehearsals, rng, formula)
-        theta = moved.reshape(chains, draws, -1)
-    elif moving:
-        theta, record = calibrate_components(components, assignment, release, formula)
-    elif pooled:
-        at_mode = reference_at(averaged, averaged.mode(), release)
-        theta, record = pool_draws(averaged.names, each, assignment, release, at_mode, formula)
+        regression = BuiltRegression.of(formula, release, family, priors, weights)
     else:
-        theta = assignment.take([draws.theta for draws in each])
-    groups = {
-        "posterior": posterior_dataset(averaged, theta),
-        "sample_stats": sample_statistics(each, assignment),
-        "observed_data": observed_data(problem.design),
-    }
-    if record is not None:
-        groups |= calibration_groups(record)
-        groups["posterior"] = mark_uncalibrated(groups["posterior"], record)
-        warn_outside_domain(record)
-    warn_of_rare_references(release.synthetic, problem.draw_weights.mean(axis=0), averaged.names)
-    size = 16 * theta.shape[0] * theta.shape[1] * len(problem.design.y)
+        regression = RegressionProblem.of(formula, release, family, priors, weights)
+    found = calibrated(
+        regression.posterior, release, how, settings, rng,
+        weights=weights, rehearsals=rehearsals, formula=lambda: regression.measurable,
+        sampled=regression.sampled(settings, rng),
+    )  # fmt: skip
+    groups = groups_of(regression.posterior, found, release, weights) | {"observed_data": regression.observed}
+    warn_of_rare_references(release.synthetic, weights.values, regression.posterior.names)
+    size = 16 * chains * draws * regression.n_rows
     if log_likelihood is True or (log_likelihood == "auto" and size <= LOG_LIKELIHOOD_LIMIT):
-        groups |= _log_likelihoods(problem.rows, theta)
-    used = "+".join(sorted({draws.method for draws in each}))
-    design = problem.design
-    attrs = fit_attributes(
-        release, problem.weights, formula=formula, family=design.family.name, method=used, total=problem.total,
-    ) | verdict_attributes(record)  # fmt: skip
-    attrs |= {"rows_left_out": design.n_rows - len(design.rows), "share_left_out": problem.share_left_out}
-    groups["posterior"].attrs.update(attrs | {"design": record_design(design, release.synthetic.frame)})
+        groups |= regression.log_likelihoods(groups["posterior"], found.theta)
+    attrs = fit_attributes(release, weights, formula=formula, family=regression.family, method=found.method)
+    attrs |= regression.attributes | verdict_attributes(found.record)
+    groups["posterior"].attrs.update(attrs)
     return arviz_compat.make(groups, attrs)
 
 
 def how_to_calibrate(
-    asked: Calibration, rehearsals: Rehearsals | None, release: Release, as_released: bool
-) -> Calibration:
-    """Return the method of calibration, and raise if it contradicts the other arguments.
-
-    `as_released` says whether weights and total are those of the release.
-    """
+    asked: Calibration, rehearsals: Rehearsals | None, release: Release
+) -> Literal["formula", "rehearsals", "pool", "none"]:
+    """Return the source of the intervals, and raise if it contradicts the other arguments."""
     if rehearsals is None:
         if asked == "rehearsals":
             raise ValueError(
                 "calibrate='rehearsals' needs rehearsals of the release; got None. Run rehearsals = "
                 "iwbayes.rehearse(release) once for all models, and pass rehearsals=rehearsals."
             )
+        if asked == "auto":
+            return "pool" if is_noise_aware(release.weights, release) else "formula"
         return asked
     if not isinstance(rehearsals, Rehearsals):
         raise TypeError(
@@ -298,22 +226,14 @@ def how_to_calibrate(
         raise ValueError(
             f"rehearsals must be omitted with calibrate={asked!r}, which does not use them. Pass one of the two."
         )
-    if not as_released:
-        raise ValueError(
-            "rehearsals need the weights and total of the release, because they repeat its publication. Omit weights "
-            "and total, or omit rehearsals."
-        )
     rehearsals.check(release)
     return "rehearsals"
 
 
-def _check_options(
-    method: str, draws: int, chains: int, total: float | None, log_likelihood: Any, calibrate: Any
-) -> None:
+def _check_options(method: str, draws: int, chains: int, log_likelihood: Any, calibrate: Any) -> None:
     check_method(method)
     check_count("draws", draws)
     check_count("chains", chains)
-    check_total(total, "Omit it to use release.n_private.")
     if log_likelihood not in (True, False, "auto"):
         raise ValueError(f"log_likelihood must be True, False or 'auto'; got {log_likelihood!r}.")
     if not isinstance(calibrate, str) or calibrate not in get_args(Calibration):
@@ -321,49 +241,3 @@ def _check_options(
             f"calibrate must be one of {list(get_args(Calibration))}; got {calibrate!r}. Use 'auto', or 'none' to get "
             "the draws of the weighted posterior without calibration."
         )
-
-
-def _check_release_weights(weights: Any, total: Any) -> None:
-    """Raise ValueError if weights or total are given for a model that Bambi builds."""
-    if total is not None or not (isinstance(weights, str) and weights == "release"):
-        raise ValueError(
-            "weights and total must be omitted for a model that Bambi builds. For other weights build the model with "
-            "regression(), weight it with reweight(), and sample it."
-        )
-
-
-def _weights_to_pool(weights: Any, release: Any, rng: np.random.Generator) -> Weights:
-    """Return noise-aware weights: the given ones, those of the release, or new weight draws."""
-    given = release.weights if isinstance(weights, str) and weights == "release" else weights
-    if is_noise_aware(given, release):
-        return given
-    if given is not release.weights:
-        raise ValueError(
-            "calibrate='pool' needs noise-aware weights of this release; got different weights. Omit weights, or pass "
-            "noise_aware_weights(release)."
-        )
-    return noise_aware_weights(release, random_seed=rng)
-
-
-def observed_data(design: Design) -> xr.Dataset:
-    """Return the response of the rows used. Levels are stored as codes, with the levels as an attribute."""
-    numbers = design.y if design.family.continuous else design.y.astype(np.int64)
-    dataset = xr.Dataset({design.name: ("row", numbers)}, coords={"row": design.rows})
-    if design.levels:
-        dataset[design.name].attrs["levels"] = list(design.levels)
-    return dataset
-
-
-def _log_likelihoods(rows: WeightedRows, theta: Array) -> dict[str, xr.Dataset]:
-    """Return the unweighted and weighted log likelihood of each row used, at the final draws."""
-    design, weights = rows.design, rows.weights
-    values = np.empty((*theta.shape[:2], len(weights)))
-    with one_blas_thread():
-        for chain, draw in np.ndindex(*theta.shape[:2]):
-            values[chain, draw] = rows.row_values(theta[chain, draw])
-    coords = {"chain": np.arange(theta.shape[0]), "draw": np.arange(theta.shape[1]), "row": design.rows}
-    dims = ("chain", "draw", "row")
-    return {
-        "log_likelihood": xr.Dataset({design.name: (dims, values)}, coords=coords),
-        "log_likelihood_weighted": xr.Dataset({design.name: (dims, values * weights)}, coords=coords),
-    }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from iwbayes.analyst.arviz_compat import ArvizObject
-from iwbayes.analyst.calibration.calibrate import calibrate, check_model
+from iwbayes.analyst.calibrate import calibrate
 from iwbayes.analyst.checks import check_release
 from iwbayes.release import Release
 
@@ -72,6 +72,7 @@ def sample(
     check_release(release)
     import pymc as pm
 
+    from iwbayes.analyst.weighting.release_rows import check_model
     from iwbayes.analyst.weighting.reweight import reweight
 
     weighted = reweight(model, release)
