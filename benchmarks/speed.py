@@ -33,6 +33,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -197,7 +198,7 @@ def compressed(family: str, frame: pd.DataFrame, schema: iw.Schema, least: float
 
     release = make_release(frame, schema)
     model = iw.regression(formula(family, frame), release, family=family)
-    posterior = RegressionProblem.build(formula(family, frame), release, family, None, "release", None).posterior
+    posterior = RegressionProblem.of(formula(family, frame), release, family, None, release.weights).posterior
     design, rows = posterior.design, posterior.merged
     merging = np.median([seconds(lambda: merge_draws(design, posterior.weights[None]), 1) for _ in range(11)])
     start = np.zeros(design.n_parameters)
@@ -314,8 +315,8 @@ def many(arguments: argparse.Namespace) -> Iterator[Line]:
     release = make_release(frame, schema, draws=arguments.weights)
     model = iw.reweight(iw.regression(formula("bernoulli", frame), release, family="bernoulli"), release.weights,
                         total=PRIVATE)  # fmt: skip
-    _, idata = timed_fit(release, frame, "bernoulli", weights=iw.Weights(np.log(release.weights.values), "average"),
-                         calibrate="none")  # fmt: skip
+    average = replace(release, weights=iw.Weights(np.log(release.weights.values), "average"))
+    _, idata = timed_fit(average, frame, "bernoulli", calibrate="none")
     model.compile_logp()  # who has draws of a model has compiled before: PyTensor has read its cache of modules
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -18,7 +18,6 @@ PARTS = {
         "analyst/weighting",
         "analyst/inference",
         "analyst/calibration",
-        "analyst/pooling",
         "analyst/regression",
         "analyst/criticism",
         "analyst/quantities",

@@ -37,7 +37,7 @@ LAYERS = [
 ]
 #: The analyst's side, lowest first; modules in no folder are below all folders.
 ANALYST = (
-    "weighting", "inference", "calibration", "pooling", "regression", "criticism", "quantities", "reporting",
+    "weighting", "inference", "calibration", "regression", "criticism", "quantities", "reporting",
 )  # fmt: skip
 #: Inside these folders the folders and public modules never import each other sideways.
 SIBLINGS = {"curator/generators": {"fitting", "tables"}, "curator/estimators": {"fitting", "logistic_loss", "network"}}

@@ -31,7 +31,7 @@ FACTS = (
     "explained_min",
     "second_order_max",
     "misfit_share_max",
-    "skew",
+    "skew_max",
     "pareto_k",
     "ess",
     "clipped_private",

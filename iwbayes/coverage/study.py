@@ -28,7 +28,7 @@ class CoverageStudy:
         reference); ``parameter``; ``truth``; ``mean`` and ``sd`` of the posterior; ``pit``, the share of posterior
         draws below the truth; ``lower_90`` and ``upper_90``, and so on for each level in percent; ``warned``, whether a
         CalibrationWarning was raised; the facts of the calibration record (``verdict``, ``kappa_max``,
-        ``explained_min``, ``second_order_max``, ``misfit_share_max``, ``skew``, ``pareto_k``, ``ess``,
+        ``explained_min``, ``second_order_max``, ``misfit_share_max``, ``skew_max``, ``pareto_k``, ``ess``,
         ``clipped_private``; None for a fit without a record); and for the parameter ``kappa``, ``explained`` and
         ``calibrated``.
     failures : pandas.DataFrame

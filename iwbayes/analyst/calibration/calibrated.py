@@ -92,6 +92,8 @@ def calibrated(
     are drawn here. `first_run` makes them for a pool whose posterior has no mode. ``how="none"`` only draws.
 
     ValueError or RuntimeError as in `draw_components` and `calibrate_normal`.
+
+    Theory: docs/theory.md#why-plug-in-weights-give-intervals-that-are-too-narrow.
     """
     weights = release.weights if weights is None else weights
     several = how == "pool" or (
@@ -107,7 +109,8 @@ def calibrated(
     if sampled is not None and not several:
         if how == "none":
             return Calibrated(sampled.reshape(shape), None, None)
-        return Calibrated(*_single(posterior, None, sampled, release, rehearsals, settings, rng, formula))
+        moved, of_one, statistics = _single(posterior, None, sampled, release, rehearsals, settings, rng, formula)
+        return Calibrated(moved.reshape(shape), of_one, statistics)
     vectors = weights.draw_values if several else posterior.weights[None]
     vectors = vectors * (posterior.weights.sum() / vectors.sum(axis=1, keepdims=True))
     assignment = ComponentAssignment.random(len(vectors), settings.chains, settings.draws, rng)
@@ -197,8 +200,7 @@ def _single(
                 "reweight(model, release)."
             )
         posterior, applied = posterior.movable(release.synthetic), tilt
-    others = GivenOthers(cast("ModelPosterior", posterior), center, informed)
-    given: WeightedPosterior = posterior if informed.all() else others
+    given = posterior if informed.all() else GivenOthers(cast("ModelPosterior", posterior), center, informed)
     moving = mode is not None
     mode = given.mode(center[informed]) if mode is None else mode
     found = None
@@ -220,6 +222,7 @@ def _single(
             [moved] = map_parts([draws], [mode], [replace(normal, marginals={})])
             moved = with_marginals(rehearsed_tails(moved, normal.mean, found, rng), normal.marginals)
     else:
+        others = GivenOthers(cast("ModelPosterior", posterior), center, informed)
         near = Hierarchy(others, mode, normal)
         moved, statistics = near.sample(draws, settings, rng)
         judged, sd = near.judged(draws), others.placed(np.sqrt(np.diag(normal.likelihood_covariance)))
@@ -233,11 +236,11 @@ def _single(
         failed = MEASURES["explained"].check(worst, how).verdict == "fail"
         asked = formula() if failed else None
         unmeasured = applied.unmeasured(asked) if asked else None
-    record = _record_of_single(posterior.names, judged, change, found, release, tilt, applied, unmeasured)
+    record = record_of_single(posterior.names, judged, change, found, release, tilt, applied, unmeasured)
     return moved, record, statistics
 
 
-def _record_of_single(
+def record_of_single(
     names: Sequence[str],
     judged: Judged,
     change: Moved,
@@ -247,6 +250,10 @@ def _record_of_single(
     applied: ReleasedTilt | None,
     unmeasured: str | None,
 ) -> xr.Dataset:
+    """Describe a posterior that was moved or sampled under a single weight draw.
+
+    `found` are its rehearsed estimates, if there are some. `applied` is the tilt, if the formula includes its noise.
+    """
     bent = nonquadraticity_check(judged.facts.get("nonquadraticity", NAN))
     if found is not None:
         of_all = [failed_refits_check(found.failed_share), rehearsals_check(found.degrees_of_freedom), bent]

@@ -29,8 +29,8 @@ def noise_aware_weights(
 
     Each weight draw turns the synthetic rows into one plausible version of the private table. Under it, with total N,
     the posterior of a model approximates the posterior from the private rows. The mixture over all weight draws is the
-    noise-aware posterior. Pass the weights to :func:`~iwbayes.fit` as ``weights``; its record then says so, as do those
-    of :func:`~iwbayes.pool` and :func:`~iwbayes.calibrate`.
+    noise-aware posterior. Give the release these weights, ``dataclasses.replace(release, weights=weights)``, and pass it
+    to :func:`~iwbayes.fit`, :func:`~iwbayes.pool` or :func:`~iwbayes.calibrate`.
 
     Parameters
     ----------
@@ -88,6 +88,7 @@ def noise_aware_weights(
 
     Examples
     --------
+    >>> from dataclasses import replace
     >>> import iwbayes as iw
     >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
     >>> private = iw.PrivateTable(people.frame, people.schema)
@@ -96,7 +97,8 @@ def noise_aware_weights(
     >>> weights = iw.noise_aware_weights(release, n_draws=40, random_seed=1)
     >>> weights.n_draws, len(weights)
     (40, 10000)
-    >>> idata = iw.fit("y ~ x + z", release, weights=weights, draws=250, random_seed=1, progressbar=False)
+    >>> pooled = replace(release, weights=weights)
+    >>> idata = iw.fit("y ~ x + z", pooled, draws=250, random_seed=1, progressbar=False)
     >>> idata["posterior"].attrs["calibration"]
     'pool'
     """
@@ -130,7 +132,7 @@ def _tilt_to_draw(release: Any) -> ReleasedTilt:
     """Return the tilt of a release; ValueError if its weights have no noisy moments, or are not the released ones."""
     own = check_release(release).weights
     if is_noise_aware(own, release):
-        raise ValueError("the weights of this release are noise-aware draws already. Pass them to fit or pool.")
+        raise ValueError("the weights of this release are noise-aware draws already. Pass the release to fit or pool.")
     tilt = ReleasedTilt.of(release)
     if tilt is None:
         raise ValueError(

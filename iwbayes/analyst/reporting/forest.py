@@ -103,11 +103,14 @@ def plot_forest(
 
     Examples
     --------
+    >>> import dataclasses
+    >>> import numpy as np
     >>> import iwbayes as iw
     >>> people = iw.datasets.simulate_table("bernoulli", 500, random_seed=1)
     >>> release = iw.publish(iw.PrivateTable(people.frame, people.schema), epsilon=9, delta=1e-6, progressbar=False)
     >>> weighted = iw.fit("y ~ x", release, calibrate="none", draws=200, random_seed=1)
-    >>> unweighted = iw.fit("y ~ x", release, weights="uniform", calibrate="none", draws=200, random_seed=1)
+    >>> even = dataclasses.replace(release, weights=iw.Weights(np.zeros(len(release.synthetic)), "uniform"))
+    >>> unweighted = iw.fit("y ~ x", even, calibrate="none", draws=200, random_seed=1)
     >>> ax = iw.plots.forest({"weighted": weighted, "unweighted": unweighted}, release=release)
     >>> "change in the log odds of y" in ax.get_xlabel()
     True

@@ -276,9 +276,11 @@ def test_a_misfit_is_found_and_widens_the_intervals(size):
     information = score_moments(scores, shares, tested, tilt).information
     left = information - (tilt.slope * tilt.h) @ tilt.slope.T
     assert_allclose(wide.likelihood_covariance - plain.likelihood_covariance, found * left, rtol=1e-6, atol=1e-12)
-    assert_allclose(wide.misfit, np.sqrt(found))
-    assert_allclose(wide.misfit_share, found * np.diag(left) / np.diag(wide.likelihood_covariance), rtol=1e-6)
-    assert np.isnan(plain.misfit) and np.isnan(plain.misfit_share).all()
+    assert_allclose(wide.facts["misfit"], np.sqrt(found))
+    assert_allclose(
+        wide.measures["misfit_share"], found * np.diag(left) / np.diag(wide.likelihood_covariance), rtol=1e-6
+    )
+    assert np.isnan(plain.facts["misfit"]) and np.isnan(plain.measures["misfit_share"]).all()
 
 
 def many_directions(missed, noise_sd=1e-6, n=6000, k=20, seed=6):
@@ -299,11 +301,11 @@ def test_rows_that_are_wrong_in_the_direction_of_an_estimate_widen_its_interval(
     found = calibrate_normal(terms, **given, tilt=tilt)
     # 0.4 times 0.5, less the mean over 20 directions, and 0.8 of the residual variance is in the test's directions
     expected = 0.4 * 0.5 * np.sqrt(1 - 1 / 20) / 0.8
-    by_mean = found.misfit**2 * 0.2
+    by_mean = found.facts["misfit"] ** 2 * 0.2
     assert_allclose(found.likelihood_covariance[0, 0], expected**2 + by_mean, rtol=0.1)
     assert_allclose(found.likelihood_covariance[1, 1], by_mean / 4, rtol=0.15)
-    assert found.misfit_share[0] > 0.9
-    rehearsed = calibrate_normal(terms, **given, tilt=tilt, spread=Spread(np.full(2, 1e-4), 1e-3))
+    assert found.measures["misfit_share"][0] > 0.9
+    rehearsed = calibrate_normal(terms, **given, tilt=tilt, spread=Spread(np.full(2, 1e-4), 1e-3, np.ones(2)))
     added = np.diag(rehearsed.likelihood_covariance) - 1e-4
     assert_allclose(added, [1e-3 * 0.2 + expected**2, 1e-3 * 0.2 / 4], rtol=0.1)
 
@@ -409,5 +411,5 @@ def test_a_pool_does_not_hold_it_and_says_so(release):
     assert first.attrs["misfit_share_max"] < 0.2 < second.attrs["misfit_share_max"]
     assert not any(reason.startswith("misfit") for reason in first.attrs["reasons"].split("\n"))
     assert any(reason.startswith("misfit") and ">= 0.2" in reason for reason in second.attrs["reasons"].split("\n"))
-    row = iw.diagnose(release, far).loc["misfit"]
+    row = iw.diagnose(release, far).loc["misfit_share"]
     assert row["verdict"] == "fail" and row["threshold"] == 0.2

@@ -18,9 +18,11 @@ from scipy import stats
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration import misfit, rehearsed
+from iwbayes.analyst.calibration.calibrated import calibrated
 from iwbayes.analyst.calibration.misfit import generator_error, row_error
-from iwbayes.analyst.calibration.rehearsed import Rehearsed, rehearse_estimates, rehearsed_draws
+from iwbayes.analyst.calibration.rehearsed import Rehearsed, rehearse_estimates
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
+from iwbayes.analyst.inference.nuts import SamplingSettings
 from iwbayes.analyst.regression.design import build_design, other_rows
 from iwbayes.analyst.regression.regression_posterior import RegressionProblem
 from iwbayes.analyst.released_tilt import ReleasedTilt
@@ -53,7 +55,7 @@ def record_of(idata):
 
 
 def posterior_of(release, formula=FORMULA):
-    problem = RegressionProblem.build(formula, release, None, None, "release", None)
+    problem = RegressionProblem.of(formula, release, None, None, release.weights)
     return problem.posterior
 
 
@@ -84,7 +86,11 @@ def test_standard_deviations_are_those_of_the_deviations_and_correlations_the_fo
     variance = np.mean(found.deviations**2, axis=0)
     # priors hardly count here, and a t of 12 degrees of freedom has 1.2 times the variance of its normal
     draws = np.random.default_rng(0).multivariate_normal(mode.theta, np.linalg.inv(mode.precision), 4000)
-    moved, again = rehearsed_draws(posterior, mode, draws, RELEASE, rehearsals, np.random.default_rng(1))
+    settings = SamplingSettings(4, 1000, "auto", {})
+    again = calibrated(
+        posterior, RELEASE, "rehearsals", settings, np.random.default_rng(1), rehearsals=rehearsals, sampled=draws
+    )
+    moved, again = again.theta.reshape(len(draws), -1), again.record
     seen = variance / (1 - again["unrehearsed_share"].to_numpy())
     assert_allclose(moved.var(axis=0), seen * N / (N - 2), rtol=5 * math.sqrt((2 + 6) / 4000) + 0.05)
     formula = np.corrcoef(fit_draws(fit()), rowvar=False)

@@ -326,12 +326,9 @@ def test_replicates_that_are_not_finite_are_refused(release):
 def test_draws_of_other_weights_are_refused(linear, release):
     frame = release.synthetic.frame
     other = iw.Weights(1.5 * frame["x"].to_numpy(), "other")
-    of_other = replace(release, weights=other)
-    fitted = {
-        "other": iw.fit("y ~ x", release, weights=other, **FIT),
-        "uniform": iw.fit("y ~ x", release, weights="uniform", **FIT),
-    }
-    own = {"other": of_other, "uniform": replace(release, weights=iw.Weights(np.zeros(300), "even"))}
+    uniform = iw.Weights(np.zeros(300), "uniform")
+    own = {"other": replace(release, weights=other), "uniform": replace(release, weights=uniform)}
+    fitted = {name: iw.fit("y ~ x", of, **FIT) for name, of in own.items()}
     for name, idata in fitted.items():
         with pytest.raises(
             ValueError, match=r"for 'y' log_likelihood_weighted shows different weights in (299|300) of 300"
@@ -349,7 +346,7 @@ def test_draws_of_other_weights_are_refused(linear, release):
     idata = arviz_compat.with_groups(predicted_object(y, np.random.default_rng(9).normal(size=(40, 300))), groups)
     assert len(iw.ppc(release, idata)) == 7
     with pytest.raises(ValueError, match="different weights in"):
-        iw.ppc(of_other, idata)
+        iw.ppc(own["other"], idata)
 
 
 def test_arguments_that_would_be_ignored_are_refused(predictive, linear, release):

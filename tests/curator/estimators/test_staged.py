@@ -12,7 +12,7 @@ import pytest
 from factories import SCHEMA, simulate
 
 import iwbayes as iw
-from iwbayes.analyst.calibration.domain import CURVATURE_LIMIT
+from iwbayes.analyst.calibration.measures.curvature_error import LIMIT as CURVATURE_LIMIT
 from iwbayes.curator.estimators.tilting import staged
 from iwbayes.curator.estimators.tilting.staged import STAGES, combined
 from iwbayes.curator.privacy.accounting import gaussian_multiplier, price

@@ -22,6 +22,8 @@ def dfbetas(at: Estimates) -> Array:
     contrast to k-hat of the weights, it measures the effect of the weights on an estimate, and it remains meaningful if
     the weights take few distinct values. The squares sum over the rows to the share of the variance that they
     contribute.
+
+    Theory: docs/theory.md#pareto-k-and-effective-sample-sizes.
     """
     bread, meat, shares, moments = at.bread, at.meat, at.shares, at.meat.tilt
     mean_score, largest = shares @ at.scores, np.zeros(len(bread))

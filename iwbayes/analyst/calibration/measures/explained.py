@@ -22,7 +22,10 @@ OF_REHEARSALS = 0.7
 
 
 def explained(influences: Influences, gradient: Array | None = None) -> Array:
-    """Return the share of the variance of influence functions that the features span; NaN if no row has influence."""
+    """Return the share of the variance of influence functions that the features span; NaN if no row has influence.
+
+    Theory: docs/theory.md#kappa-and-what-explained-means.
+    """
     of = influences.along(gradient)
     share = np.divide(of.spanned, of.total, out=np.where(of.total > 0, 0.0, np.nan), where=of.acts)
     return np.minimum(share, 1.0)

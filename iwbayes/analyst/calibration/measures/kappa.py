@@ -17,7 +17,10 @@ LIMIT = 0.12
 
 
 def kappa(influences: Influences, gradient: Array | None = None) -> Array:
-    """Return ``sqrt(c Sigma_zeta c' / c H c')``, with c a row of ``J^-1 C H^+``; zero if the tilt has no effect."""
+    """Return ``sqrt(c Sigma_zeta c' / c H c')``, with c a row of ``J^-1 C H^+``; zero if the tilt has no effect.
+
+    Theory: docs/theory.md#kappa-and-what-explained-means.
+    """
     of = influences.along(gradient)
     ratio = np.divide(np.maximum(of.noise, 0.0), of.spanned, out=np.zeros(len(of.total)), where=of.acts)
     return np.sqrt(ratio)

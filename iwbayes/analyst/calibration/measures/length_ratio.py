@@ -11,7 +11,10 @@ _UNJUDGED = "Length is no fault."
 
 
 def length_ratio(at: Estimates) -> Array | None:
-    """Return the values (q,); None without rehearsals."""
+    """Return the values (q,); None without rehearsals.
+
+    Theory: docs/theory.md#rehearsals.
+    """
     of = at.replayed
     if of is None:
         return None

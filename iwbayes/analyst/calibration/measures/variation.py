@@ -18,6 +18,8 @@ def variation(at: Estimates) -> Array:
     It is the variance of the scores over the variance that J implies. It is near zero if the likelihood itself has no
     mode and only the prior keeps the estimate finite: all rows of a level have the same outcome (separation), or an
     outcome does not occur. Scores then hardly vary, and the sandwich treats an unknown parameter as known.
+
+    Theory: docs/theory.md#pareto-k-and-effective-sample-sizes.
     """
     bread, gradient = at.slope.bread, at.slope.gradient
     to_scores = bread if gradient is None else gradient @ bread
