@@ -119,7 +119,8 @@ def replicate(family: str, seed: int, *, n: int, draws: int, n_rehearsals: int) 
     for method, idata in found.items():
         record = found["calibrated" if method == "weighted" else method]["calibration"]
         facts = {
-            name: record.attrs[name] for name in ("verdict", "nonquadraticity", "skew_max", "kappa_max", "misfit_share_max")
+            name: record.attrs[name]
+            for name in ("verdict", "nonquadraticity", "skew_max", "kappa_max", "misfit_share_max")
         }
         facts |= {"seconds": seconds, "seed": seed, "reasons": record.attrs["reasons"].replace("\n", "; ")}
         for name, value in truth.items():

@@ -29,8 +29,8 @@ def noise_aware_weights(
 
     Each weight draw turns the synthetic rows into one plausible version of the private table. Under it, with total N,
     the posterior of a model approximates the posterior from the private rows. The mixture over all weight draws is the
-    noise-aware posterior. Give the release these weights, ``dataclasses.replace(release, weights=weights)``, and pass it
-    to :func:`~iwbayes.fit`, :func:`~iwbayes.pool` or :func:`~iwbayes.calibrate`.
+    noise-aware posterior. Give the release these weights, ``dataclasses.replace(release, weights=weights)``, and pass
+    it to :func:`~iwbayes.fit`, :func:`~iwbayes.pool` or :func:`~iwbayes.calibrate`.
 
     Parameters
     ----------

@@ -252,8 +252,6 @@ def test_diagnose_shows_them(idata):
         ({"calibrate": "rehearsals"}, ValueError, "needs rehearsals of the release"),
         ({"rehearsals": [RELEASE]}, TypeError, r"rehearsals must be a Rehearsals; got list"),
         ({"rehearsals": "own", "calibrate": "formula"}, ValueError, "must be omitted with calibrate='formula'"),
-        ({"rehearsals": "own", "weights": "uniform"}, ValueError, "weights and total of the release"),
-        ({"rehearsals": "own", "total": 100.0}, ValueError, "weights and total of the release"),
     ],
 )
 def test_wrong_arguments_of_fit(rehearsals, options, error, words):

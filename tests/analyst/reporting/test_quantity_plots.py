@@ -12,6 +12,7 @@ from posterior_tools import drawn_fit, values_of
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.calibration.measures import MEASURES
 from iwbayes.schema import Categorical, Real, Schema
 from iwbayes.tables import SyntheticTable
 
@@ -181,7 +182,13 @@ def test_comparisons_of_the_probabilities_of_levels():
 def test_intervals_are_called_calibrated_where_the_draws_are():
     _, idata = drawn_fit("z ~ x + g", "bernoulli", RELEASE)
     names = ["Intercept", "x", "g[v]", "g[w]"]
-    measures = {"explained": 1.0, "misfit_share": 0.0, "kappa": 0.0, "curvature_error": 0.0, "score_ratio": 1.0}
+    measures = dict.fromkeys(MEASURES, np.nan) | {
+        "explained": 1.0,
+        "misfit_share": 0.0,
+        "kappa": 0.0,
+        "curvature_error": 0.0,
+        "score_ratio": 1.0,
+    }
     measures |= {"dfbetas": 0.0, "variation": 1.0, "skew": 0.0, "sd_calibrated": 0.1, "calibrated": True}
     record = xr.Dataset({name: ("parameter", [value] * 4) for name, value in measures.items()}, {"parameter": names})
     record.attrs |= {"verdict": "calibrated", "method": "tilt", "reasons": "", "reasons_of_fit": ""}
