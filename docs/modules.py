@@ -12,7 +12,7 @@ BEGIN, END = "<!-- modules: python docs/modules.py -->\n", "<!-- end of modules 
 #: Headings, and the folders or files below the package that stand under them, in the order of imports.
 PARTS = {
     "Above both sides": ("schema", "tables", "features", "release"),
-    "The curator's side": ("curator",),
+    "The curator's side": ("curator", "paper"),
     "The analyst's side": (
         "analyst",
         "analyst/weighting",

@@ -28,9 +28,6 @@ from .analyst.sample import sample as sample
 from .analyst.weighting.reweight import log_likelihood as log_likelihood
 from .analyst.weighting.reweight import reweight as reweight
 from .curator.contribution import bound_contributions as bound_contributions
-from .curator.estimators.fixed import UniformWeights as UniformWeights
-from .curator.estimators.tilting.staged import StagedTilt as StagedTilt
-from .curator.estimators.tilting.tilt import TiltWeights as TiltWeights
 from .curator.generators.aim.aim import AIM as AIM
 from .curator.generators.aim.mst import MST as MST
 from .curator.generators.bayesnet.bayesnet import BayesNet as BayesNet
@@ -40,6 +37,9 @@ from .curator.privacy.ledger import Ledger as Ledger
 from .curator.privacy.ledger_file import LedgerError as LedgerError
 from .curator.privacy.noise import SeededNoise as SeededNoise
 from .curator.privacy.noise import SystemNoise as SystemNoise
+from .curator.weight_providers.staged import StagedTilt as StagedTilt
+from .curator.weight_providers.tilt import TiltWeights as TiltWeights
+from .curator.weight_providers.uniform import UniformWeights as UniformWeights
 from .planning import plan as plan
 from .publishing import publish as publish
 from .publishing import publish_users as publish_users

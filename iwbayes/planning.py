@@ -16,7 +16,7 @@ from iwbayes._warnings import PrivacyWarning
 from iwbayes.curator.plan import Plan, check_whole, warn_of_delta
 from iwbayes.curator.plan import plan as plan_noise
 from iwbayes.curator.privacy.accounting import check_budget
-from iwbayes.curator.protocols import Generator, WeightEstimator
+from iwbayes.curator.protocols import Generator, WeightProvider
 from iwbayes.display import WIDTH, fill, html_table, text_table, wrapped
 from iwbayes.features.scores import ScoreModel
 from iwbayes.measurement import TERMS_OF_MODELS
@@ -211,7 +211,7 @@ def plan(
     epsilon: float,
     delta: float,
     generator: Generator | None = None,
-    weights: WeightEstimator | None = None,
+    weights: WeightProvider | None = None,
     for_models: Sequence[str | ScoreModel] = (),
     response: str | None = None,
     share: float = 0.3,
@@ -227,7 +227,7 @@ def plan(
     epsilon: float | Sequence[float],
     delta: float,
     generator: Generator | None = None,
-    weights: WeightEstimator | None = None,
+    weights: WeightProvider | None = None,
     for_models: Sequence[str | ScoreModel] = (),
     response: str | None = None,
     share: float = 0.3,
@@ -246,7 +246,7 @@ def plan(
     epsilon: float | Sequence[float],
     delta: float,
     generator: Generator | None = None,
-    weights: WeightEstimator | None = None,
+    weights: WeightProvider | None = None,
     for_models: Sequence[str | ScoreModel] = (),
     response: str | None = None,
     share: float = 0.3,

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from iwbayes.curator import publish as curator
-from iwbayes.curator.estimators.tilting.staged import StagedTilt
-from iwbayes.curator.estimators.tilting.tilt import TiltWeights
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.noise import NoiseSource
-from iwbayes.curator.protocols import Generator, WeightEstimator
+from iwbayes.curator.protocols import Generator, WeightProvider
+from iwbayes.curator.weight_providers.staged import StagedTilt
+from iwbayes.curator.weight_providers.tilt import TiltWeights
 from iwbayes.features.formulas import check_formulas, main_effects
 from iwbayes.features.scores import ScoreModel
 from iwbayes.release import Release
@@ -28,7 +28,7 @@ def publish(
     delta: float,
     n_synthetic: int | None = None,
     generator: Generator | SyntheticTable | None = None,
-    weights: WeightEstimator | None = None,
+    weights: WeightProvider | None = None,
     for_models: Sequence[str | ScoreModel] = (),
     response: str | None = None,
     share: float = 0.3,
@@ -59,8 +59,8 @@ def publish(
         Generator of the synthetic rows, by default `BayesNet()`. A generator that benefits from delta uses all of it.
         You can also pass a table made elsewhere: all its rows are published, and its declared cost is part of the
         budget.
-    weights : WeightEstimator, optional
-        Weight estimator. The default is `TiltWeights()`, or `StagedTilt` if models are named; both use all of delta.
+    weights : WeightProvider, optional
+        Weight provider. The default is `TiltWeights()`, or `StagedTilt` if models are named; both use all of delta.
         ``DiscriminatorWeights()`` uses the discriminator of the generator and costs nothing in addition.
     for_models : sequence of str or ScoreModel, default ()
         Models that analysts will fit: regression formulas such as ``["y ~ a + b"]``, or models from `iwbayes.model`.
@@ -141,7 +141,7 @@ def publish_users(
     bound_share: float = curator.BOUND_SHARE,
     n_synthetic: int | None = None,
     generator: Generator | None = None,
-    weights: WeightEstimator | None = None,
+    weights: WeightProvider | None = None,
     for_models: Sequence[str | ScoreModel] = (),
     response: str | None = None,
     share: float = 0.3,
@@ -215,12 +215,12 @@ def publish_users(
 
 
 def weights_for(
-    weights: WeightEstimator | None,
+    weights: WeightProvider | None,
     for_models: Sequence[str | ScoreModel],
     response: str | None = None,
     schema: Schema | None = None,
-) -> WeightEstimator:
-    """Return the weight estimator: the given one, or the default for the named models. Other checks come later."""
+) -> WeightProvider:
+    """Return the weight provider: the given one, or the default for the named models. Other checks come later."""
     if isinstance(for_models, str) or not isinstance(for_models, Sequence):
         raise TypeError(
             f"for_models must be a list of formulas such as ['y ~ a + b']; got {type(for_models).__name__}."

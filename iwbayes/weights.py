@@ -14,7 +14,7 @@ from iwbayes._digest import Sourced, digest
 from iwbayes.arrays import Array
 from iwbayes.display import html_table, number, one_line, wrapped
 from iwbayes.tables import SyntheticTable
-from iwbayes.tails import FiniteVarianceTest, is_tied, psislw, variance_test
+from iwbayes.tails import is_tied, psislw
 
 if TYPE_CHECKING:
     from iwbayes.measurement import Measurement
@@ -44,7 +44,7 @@ class Weights(Sourced):
         Unnormalised log weights, log p_private(x)/p_synthetic(x) in natural logarithms. Several weight draws represent
         the distribution of the released noise; a point estimate is one draw. -inf is a weight of zero.
     method : str
-        Name of the estimator that produced the weights.
+        Name of the weight provider that produced the weights.
     steps : tuple of str, default ()
         Post-processing steps after the estimation, in order.
     measurement : Measurement or None, default None
@@ -78,7 +78,7 @@ class Weights(Sourced):
         if log_weights.ndim != 2 or log_weights.size == 0:
             raise ValueError(f"log_weights must have shape (draw, row); got {log_weights.shape}.")
         if np.isnan(log_weights).any() or np.isposinf(log_weights).any():
-            raise ValueError("log_weights must not be NaN or +inf. Check the estimator that produced them.")
+            raise ValueError("log_weights must not be NaN or +inf. Check the weight provider that produced them.")
         if (np.isfinite(log_weights) & (np.abs(log_weights) > LARGEST_LOG_WEIGHT)).any():
             raise ValueError(
                 f"finite log_weights must be between -{LARGEST_LOG_WEIGHT:g} and {LARGEST_LOG_WEIGHT:g}. Use -inf for "
@@ -177,33 +177,6 @@ class Weights(Sourced):
     def ess(self) -> float:
         """Kish effective sample size (sum w)**2 / sum w**2 in rows, the smallest over the draws."""
         return min(kish_ess(draw) for draw in self.log_weights)
-
-    def finite_variance_test(self, *, tail: int | None = None) -> FiniteVarianceTest:
-        """Test whether the weights of each draw have a finite variance (Koopman, Shephard & Creal 2009).
-
-        Parameters
-        ----------
-        tail : int, optional
-            Number of largest weights to use. The default is the number that `psis` smooths.
-
-        Returns
-        -------
-        FiniteVarianceTest
-            Result for the draw with the smallest ``p_value``. A small p-value says that importance sampling with these
-            weights has no central limit theorem. With several draws it is the smallest of several p-values.
-
-        Raises
-        ------
-        ValueError
-            If there are too few rows, or ``tail`` is out of range.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> Weights(np.random.default_rng(1).normal(size=5000), "log-normal").finite_variance_test().p_value > 0.05
-        True
-        """
-        return max((variance_test(draw, tail=tail) for draw in self.log_weights), key=lambda test: test.score)
 
     def psis(self) -> Weights:
         """Pareto-smooth the largest weights of each draw (PSIS).

@@ -11,9 +11,9 @@ from scipy.special import expit
 
 import iwbayes as iw
 from iwbayes.curator.auditing.audit import opposite_corners
-from iwbayes.curator.estimators.tilting.tilt import tilt
 from iwbayes.curator.generators.bayesnet.bayesnet import structure_scores
 from iwbayes.curator.generators.tables.network import count_table
+from iwbayes.curator.weight_providers.tilt import tilt
 from iwbayes.distributions import GaussianDistribution
 from iwbayes.features import FeatureMap
 from iwbayes.measurement import Measurement

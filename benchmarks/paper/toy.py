@@ -62,7 +62,7 @@ def providers(seed: int, steps: int | None) -> dict[str, Any]:
         "BetaDebiased": iw.paper.METHODS["BetaDebiased"](l2=L2),
     }
     names = {"MLP": "MLP (no privacy)", "DP-MLP": "DP-MLP"}
-    found |= {names[name]: harness.make_estimator(name, seed, steps) for name in harness.installed(names)}
+    found |= {names[name]: harness.make_weight_provider(name, seed, steps) for name in harness.installed(names)}
     found["tilt, linear"] = iw.TiltWeights(features="linear")
     found[OURS] = iw.TiltWeights(features="quadratic")
     return found
@@ -72,10 +72,10 @@ def weights_of(seed: int, n: int, steps: int | None) -> tuple[dict[str, iw.Weigh
     """Weights of every provider for one seed."""
     private, synthetic = simulate(seed, n)
     weights = {}
-    for name, estimator in providers(seed, steps).items():
+    for name, provider in providers(seed, steps).items():
         ledger = iw.Ledger(math.inf, DELTA, noise=iw.SeededNoise(seed))
-        delta = 0.0 if estimator.pure else DELTA
-        weights[name] = estimator.fit(private, synthetic, ledger, epsilon=EPSILON, delta=delta)
+        delta = 0.0 if provider.pure else DELTA
+        weights[name] = provider.fit(private, synthetic, ledger, epsilon=EPSILON, delta=delta)
     return weights, synthetic
 
 

@@ -17,7 +17,7 @@ _RECORDED = {"formula", "family"}
 
 
 def recorded_weights(weights: Weights | None) -> str:
-    """Return the name that :func:`~iwbayes.fit` records for weights: estimator and steps; None is uniform."""
+    """Return the name that :func:`~iwbayes.fit` records for weights: weight provider and steps; None is uniform."""
     return "uniform" if weights is None else " > ".join((weights.method, *weights.steps))
 
 

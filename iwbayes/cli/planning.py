@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from iwbayes.curator.plan import Plan
-    from iwbayes.curator.protocols import WeightEstimator
+    from iwbayes.curator.protocols import WeightProvider
     from iwbayes.release import Release
     from iwbayes.schema import Schema
 
@@ -173,9 +173,9 @@ def plan(
 
 def named_weights(
     schema: Schema, for_model: list[str] | None, response: str | None, family: str | None, mechanism: str = "gaussian"
-) -> WeightEstimator:
-    """Return the weight estimator for the named models."""
-    from iwbayes.curator.estimators.tilting.tilt import TiltWeights
+) -> WeightProvider:
+    """Return the weight provider for the named models."""
+    from iwbayes.curator.weight_providers.tilt import TiltWeights
     from iwbayes.features.formulas import main_effects
     from iwbayes.publishing import weights_for
 

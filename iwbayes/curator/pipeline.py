@@ -1,4 +1,4 @@
-"""The steps of a release that use private rows: a generator and an estimator, each with a budget, to run or replay."""
+"""Steps of a release that use private rows: a generator and a weight provider with their budgets, to run or replay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from iwbayes.curator.plan import GivenTable, own_delta
 from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.curator.protocols import FittedGenerator, Generator, WeightEstimator, needs_generator
+from iwbayes.curator.protocols import FittedGenerator, Generator, WeightProvider, needs_generator
 from iwbayes.curator.settings import from_data, to_data
 from iwbayes.features.scores import ScoreModel
 from iwbayes.tables import PrivateTable, SyntheticTable
@@ -27,13 +27,13 @@ class Made(NamedTuple):
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A generator and a weight estimator, the budget of each, and the number of synthetic rows.
+    """A generator and a weight provider, the budget of each, and the number of synthetic rows.
 
     `generator_epsilon` and `weights_epsilon` are nominal: `publish` chooses them so that both fit in the joint budget.
     """
 
     generator: Generator
-    weights: WeightEstimator
+    weights: WeightProvider
     generator_epsilon: float
     weights_epsilon: float
     delta: float

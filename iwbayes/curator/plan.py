@@ -11,8 +11,6 @@ import numpy as np
 import pandas as pd
 
 from iwbayes._warnings import CalibrationWarning, PrivacyWarning
-from iwbayes.curator.estimators.tilting.staged import StagedTilt
-from iwbayes.curator.estimators.tilting.tilt import TiltWeights
 from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
 from iwbayes.curator.privacy.accounting import check_budget, largest_scale, small_delta
 from iwbayes.curator.privacy.declared import admit
@@ -20,12 +18,14 @@ from iwbayes.curator.privacy.ledger import BudgetExceeded, Ledger
 from iwbayes.curator.protocols import (
     Generator,
     PublicFacts,
-    WeightEstimator,
+    WeightProvider,
     check_rows_at_hand,
     is_generator,
-    is_weight_estimator,
+    is_weight_provider,
     needs_generator,
 )
+from iwbayes.curator.weight_providers.staged import StagedTilt
+from iwbayes.curator.weight_providers.tilt import TiltWeights
 from iwbayes.display import html_table, wrapped
 from iwbayes.measurement import noise_advice, noise_in_words
 from iwbayes.schema import Schema
@@ -128,7 +128,7 @@ def plan(
     epsilon: float,
     delta: float,
     generator: Generator | None = None,
-    weights: WeightEstimator | None = None,
+    weights: WeightProvider | None = None,
     share: float = 0.3,
     adjacency: Adjacency = "replace-one",
     rows_per_user: int = 1,
@@ -188,13 +188,13 @@ def uniform_table(schema: Schema, n: int, *, random_seed: int | np.random.Genera
     return SyntheticTable(pd.DataFrame(columns), schema, origin="uniform", already_spent=(0, 0))
 
 
-def own_delta(algorithm: Generator | WeightEstimator, delta: float) -> float:
+def own_delta(algorithm: Generator | WeightProvider, delta: float) -> float:
     """Return the delta for an algorithm: 0 if it is pure, unless it has ``prefers_delta``."""
     return 0.0 if algorithm.pure and not getattr(algorithm, "prefers_delta", False) else delta
 
 
 def joint_events(
-    facts: PublicFacts, generator: Generator, weights: WeightEstimator, share: float, epsilon: float, delta: float
+    facts: PublicFacts, generator: Generator, weights: WeightProvider, share: float, epsilon: float, delta: float
 ) -> Callable[[float], tuple[Event, ...]]:
     """Return a function from a multiple of the nominal budget to all events of a release.
 
@@ -286,7 +286,7 @@ def warn_of_delta(delta: float, units: str, n: int, *, stacklevel: int = 3) -> N
 def warn_of_noise(
     facts: PublicFacts,
     generator: Generator | GivenTable,
-    weights: WeightEstimator,
+    weights: WeightProvider,
     epsilon: float,
     delta: float,
     share: float,
@@ -303,9 +303,9 @@ def warn_of_noise(
         warnings.warn(expected.warning, CalibrationWarning, stacklevel=4)  # points at the caller of `iwbayes.publish`
 
 
-def check_algorithms(generator: Generator, weights: WeightEstimator, private: PrivateTable) -> None:
+def check_algorithms(generator: Generator, weights: WeightProvider, private: PrivateTable) -> None:
     """Raise unless generator and weights are of the right types, and work together and with the table."""
-    for name, value, fits in (("generator", generator, is_generator), ("weights", weights, is_weight_estimator)):
+    for name, value, fits in (("generator", generator, is_generator), ("weights", weights, is_weight_provider)):
         if not fits(value):
             got = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
             raise TypeError(f"{name} must have pure, events() and fit(); got {got}. Pass an instance.")

@@ -11,8 +11,6 @@ import numpy as np
 
 from iwbayes._warnings import CalibrationWarning
 from iwbayes.curator.contribution import bound_contributions, bounding_events, check_bounding
-from iwbayes.curator.estimators.tilting.staged import StagedTilt
-from iwbayes.curator.estimators.tilting.tilt import TiltWeights
 from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
 from iwbayes.curator.pipeline import Pipeline
 from iwbayes.curator.plan import (
@@ -31,8 +29,10 @@ from iwbayes.curator.privacy.declared import owed_events
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.noise import NoiseSource
 from iwbayes.curator.progress import stages
-from iwbayes.curator.protocols import Generator, PublicFacts, WeightEstimator
+from iwbayes.curator.protocols import Generator, PublicFacts, WeightProvider
 from iwbayes.curator.settings import in_words
+from iwbayes.curator.weight_providers.staged import StagedTilt
+from iwbayes.curator.weight_providers.tilt import TiltWeights
 from iwbayes.release import Release
 from iwbayes.statement import RowAdjacency
 from iwbayes.tables import PrivateTable, SyntheticTable
@@ -56,7 +56,7 @@ def publish(
     delta: float,
     n_synthetic: int | None = None,
     generator: Generator | SyntheticTable | None = None,
-    weights: WeightEstimator | None = None,
+    weights: WeightProvider | None = None,
     share: float = 0.3,
     adjacency: RowAdjacency = "replace-one",
     ledger: Ledger | None = None,
@@ -108,7 +108,7 @@ def publish(
 def _check_arguments(
     private: PrivateTable,
     generator: Generator,
-    weights: WeightEstimator,
+    weights: WeightProvider,
     n_synthetic: int | None,
     share: float,
     ledger: Ledger | None,
@@ -184,7 +184,7 @@ def publish_users(
     bound_share: float = BOUND_SHARE,
     n_synthetic: int | None = None,
     generator: Generator | None = None,
-    weights: WeightEstimator | None = None,
+    weights: WeightProvider | None = None,
     share: float = 0.3,
     ledger: Ledger | None = None,
     allow_large_delta: bool = False,
@@ -200,15 +200,15 @@ def publish_users(
     check_delta(delta, ledger)
     left = release_epsilon(epsilon, delta, len(grid), ledger, bound_share=bound_share)
     generator = BayesNet() if generator is None else generator
-    estimator = TiltWeights() if weights is None else weights
+    provider = TiltWeights() if weights is None else weights
     # run the checks of publish() now, while nothing is charged
-    check_algorithms(generator, estimator, private)
+    check_algorithms(generator, provider, private)
     check_share(share)
     check_n_synthetic(private, n_synthetic)
     n = 1 if n_synthetic is None else check_whole("n_synthetic", n_synthetic)
     facts = PublicFacts(private.schema, private.n_users, n, "replace-user", max(grid), private.n_users)
-    joint_events(facts, generator, estimator, share, left, delta)(1.0)
-    warn_of_noise(facts, generator, estimator, left, delta, share)
+    joint_events(facts, generator, provider, share, left, delta)(1.0)
+    warn_of_noise(facts, generator, provider, left, delta, share)
     bounding = bounding_events(bound_share * epsilon, len(grid))
     ledger.check_releases(bounding, [noise_event("release", left, delta)])
     bounded = bound_contributions(private, ledger, epsilon=bound_share * epsilon, grid=grid)
@@ -220,7 +220,7 @@ def publish_users(
             delta=delta,
             n_synthetic=n_synthetic,
             generator=generator,
-            weights=estimator,
+            weights=provider,
             share=share,
             ledger=ledger,
             random_seed=random_seed,

@@ -14,11 +14,11 @@ MODULES = sorted(
 )
 #: Modules that train in torch, and are loaded where it is installed.
 IN_TORCH = {
-    "iwbayes.curator.generators.adversarial.networks",
-    "iwbayes.curator.generators.adversarial.training",
-    "iwbayes.curator.generators.mixture.variational",
-    "iwbayes.curator.generators.pate.teachers",
-    "iwbayes.curator.generators.pate.training",
+    "iwbayes.paper.adversarial.gan_networks",
+    "iwbayes.paper.adversarial.gan_training",
+    "iwbayes.paper.mean_field",
+    "iwbayes.paper.pate.teachers",
+    "iwbayes.paper.pate.pate_training",
 }
 if importlib.util.find_spec("torch") is None:
     MODULES = [name for name in MODULES if name not in IN_TORCH]
@@ -38,5 +38,5 @@ def test_there_are_examples_to_run():
     found = {
         name: sum(len(test.examples) for test in finder.find(importlib.import_module(name), name)) for name in MODULES
     }
-    for name in ("iwbayes.schema.schema", "iwbayes.curator.privacy.ledger", "iwbayes.curator.estimators.tilting.tilt"):
+    for name in ("iwbayes.schema.schema", "iwbayes.curator.privacy.ledger", "iwbayes.curator.weight_providers.tilt"):
         assert found[name] >= 2

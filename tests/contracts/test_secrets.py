@@ -361,7 +361,7 @@ def drive_neural_generators(said):
     drive_generator(said, iw.paper.PATEGAN(**pate, generator_hidden=(8,), student_hidden=(8,)))
 
 
-def drive_estimator(said, settings, epsilon=1.0):
+def drive_provider(said, settings, epsilon=1.0):
     made = synthetic()
     said.returned(settings.fit(table(), made, ledger(1.1 * epsilon), epsilon=1.0, delta=1e-6))
     said.returned(settings)
@@ -380,7 +380,7 @@ def drive_estimator(said, settings, epsilon=1.0):
 
 @drives("TiltWeights", "StagedTilt", "LogisticWeights", "BetaCalibratedWeights", "UniformWeights", "OutputNoiseWeights",
         "KnownRatioWeights", "PrivateLogisticRegression")  # fmt: skip
-def drive_estimators(said):
+def drive_providers(said):
     for settings in (
         iw.TiltWeights(),
         iw.TiltWeights("cube", "linear"),
@@ -390,11 +390,11 @@ def drive_estimators(said):
         iw.paper.LogisticWeights(0.3, "objective"),
         iw.paper.BetaCalibratedWeights(iw.paper.LogisticWeights()),
     ):
-        drive_estimator(said, settings)
+        drive_provider(said, settings)
     for free in (iw.UniformWeights(), iw.paper.KnownRatioWeights(lambda rows: np.zeros(len(rows)))):
         said.text.append(repr(free.fit(table(), synthetic(), ledger(), epsilon=1.0, delta=1e-6)))
-    drive_estimator(said, iw.paper.OutputNoiseWeights(0.3), epsilon=np.inf)
-    drive_estimator(said, iw.paper.METHODS["LogReg"](), epsilon=np.inf)
+    drive_provider(said, iw.paper.OutputNoiseWeights(0.3), epsilon=np.inf)
+    drive_provider(said, iw.paper.METHODS["LogReg"](), epsilon=np.inf)
     query = iw.paper.PrivateLogisticRegression(target="insured")
     said.returned(query.fit(table(), ledger(), epsilon=1.0, delta=1e-6))
     said.fails(lambda: query.fit(table(), ledger(noise=Interrupted(0)), epsilon=1.0, delta=1e-6), KeyboardInterrupt)
@@ -404,7 +404,7 @@ def drive_estimators(said):
 @drives("NeuralWeights", "DiscriminatorWeights")
 def drive_neural_weights(said):
     pytest.importorskip("torch")
-    drive_estimator(said, iw.paper.NeuralWeights(hidden=(8,), steps=5, random_seed=0))
+    drive_provider(said, iw.paper.NeuralWeights(hidden=(8,), steps=5, random_seed=0))
     quick = {"steps": 10, "batch_size": 64, "generator_hidden": (8,), "discriminator_hidden": (8,), "random_seed": 0}
     said.returned(publish(generator=iw.paper.DPGAN(**quick), weights=iw.paper.DiscriminatorWeights()))
 

@@ -9,20 +9,20 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import pytest
-from estimator_tools import progress_outputs
 from factories import seeded_release
 from looks import looks_at_rows
+from provider_tools import progress_outputs
 
 import iwbayes as iw
 from iwbayes._warnings import CalibrationWarning, PrivacyWarning
-from iwbayes.curator.estimators.logistic import LogisticWeights
-from iwbayes.curator.estimators.tilting.staged import StagedTilt
-from iwbayes.curator.estimators.tilting.tilt import TiltWeights
 from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
 from iwbayes.curator.plan import Plan, uniform_table
 from iwbayes.curator.privacy.accounting import gaussian_epsilon, joint_multiplier, price
 from iwbayes.curator.privacy.ledger import BudgetExceeded, Ledger
 from iwbayes.curator.privacy.noise import SeededNoise, SystemNoise
+from iwbayes.curator.weight_providers.staged import StagedTilt
+from iwbayes.curator.weight_providers.tilt import TiltWeights
+from iwbayes.paper.logistic_weights import LogisticWeights
 from iwbayes.planning import plan
 from iwbayes.publishing import publish
 from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
@@ -257,8 +257,8 @@ WRONG = {
     "unknown adjacency": ({"adjacency": "add-remove"}, ValueError, "adjacency"),
     "no generator": ({"generator": object()}, TypeError, "generator"),
     "a generator's class": ({"generator": BayesNet}, TypeError, "generator"),
-    "no estimator": ({"weights": 3}, TypeError, "weights"),
-    "an estimator's class": ({"weights": TiltWeights}, TypeError, "weights"),
+    "no provider": ({"weights": 3}, TypeError, "weights"),
+    "a weight provider's class": ({"weights": TiltWeights}, TypeError, "weights"),
     "no ledger": ({"ledger": "mine"}, TypeError, "ledger"),
     "rows for a generator": ({"generator": pd.DataFrame({"age": [CANARY]})}, TypeError, "generator"),
     "models of other columns": (
@@ -279,7 +279,7 @@ WRONG = {
         "passed twice",
     ),
     "rows for models": ({"for_models": pd.DataFrame({"age": [CANARY]})}, TypeError, "list of formulas"),
-    "rows for an estimator": ({"weights": pd.DataFrame({"age": [CANARY]})}, TypeError, "weights"),
+    "rows for a weight provider": ({"weights": pd.DataFrame({"age": [CANARY]})}, TypeError, "weights"),
     "rows for a ledger": ({"ledger": pd.DataFrame({"age": [CANARY]})}, TypeError, "ledger"),
     "a negative seed": ({"random_seed": -1}, ValueError, "non-negative"),
 }

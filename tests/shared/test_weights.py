@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from iwbayes.schema import Categorical, Real, Schema
 from iwbayes.tables import SyntheticTable
-from iwbayes.tails import psislw, variance_test
+from iwbayes.tails import psislw
 from iwbayes.weights import Weights, kish_ess, pareto_k_threshold
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
@@ -168,17 +168,6 @@ def test_psis_smooths_each_draw():
     for draw, row in zip(smoothed.log_weights, raw, strict=True):
         np.testing.assert_array_equal(draw, psislw(row)[0])
     assert smoothed.steps == ("psis",)
-
-
-def test_the_worst_draw_is_tested_for_a_finite_variance():
-    rng = np.random.default_rng(1)
-    draws = np.stack([rng.normal(0, 0.5, 800), rng.exponential(1.5, 800), rng.normal(0, 1, 800)])
-    worst = Weights(draws, "test").finite_variance_test()
-    assert worst == variance_test(draws[1]) and worst.p_value < 0.001
-    assert worst.p_value == min(variance_test(draw).p_value for draw in draws)
-    assert Weights(draws[0], "test").finite_variance_test(tail=50) == variance_test(draws[0], tail=50)
-    with pytest.raises(ValueError, match="the tail must have"):
-        Weights([0.0, 1.0], "test").finite_variance_test()
 
 
 def test_steps_are_kept_in_order_and_the_measurement_with_them():

@@ -21,10 +21,10 @@ from iwbayes.analyst.calibration.moments import score_moments, tilt_moments
 from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, Spread, calibrate_normal
 from iwbayes.analyst.criticism.weighted_sample import weighted_sample
 from iwbayes.analyst.released_tilt import OtherMeans, ReleasedTilt
-from iwbayes.curator.estimators.tilting.held_back import HELD_BACK, MOST_HELD_BACK, held_back_features, number_held_back
-from iwbayes.curator.estimators.tilting.tilt import TEST_SHARE
 from iwbayes.curator.privacy.accounting import gaussian_multiplier, price
 from iwbayes.curator.protocols import PublicFacts
+from iwbayes.curator.weight_providers.held_back import HELD_BACK, MOST_HELD_BACK, held_back_features, number_held_back
+from iwbayes.curator.weight_providers.tilt import TEST_SHARE
 from iwbayes.features import FeatureMap
 from iwbayes.features.terms import raw_chunks, raw_terms
 from iwbayes.features.unmeasured import next_terms

@@ -23,7 +23,7 @@ from iwbayes.analyst.older_tilts import recover_coefficients
 from iwbayes.analyst.pool import pool
 from iwbayes.analyst.released_tilt import ReleasedTilt, is_noise_aware
 from iwbayes.analyst.weighting.reweight import reweight
-from iwbayes.curator.estimators.tilting.tilt import tilt
+from iwbayes.curator.weight_providers.tilt import tilt
 from iwbayes.features import FeatureMap
 from iwbayes.schema import Binary, Schema
 from iwbayes.tables import SyntheticTable
