@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from iwbayes.analyst.regression.scores import model
+from iwbayes.analyst.regression.named_model import model
 from iwbayes.curator.estimators.beta import BetaCalibratedWeights
 from iwbayes.curator.estimators.fixed import DiscriminatorWeights, KnownRatioWeights, UniformWeights
 from iwbayes.curator.estimators.logistic import LogisticWeights

@@ -12,7 +12,7 @@ from posterior_tools import start_of
 import iwbayes as iw
 
 ROOT = Path(__file__).parents[2]
-ANALYST = f"{ROOT / 'iwbayes' / 'analyst'}/"
+PACKAGE = f"{ROOT / 'iwbayes'}/"
 
 
 def listed(walk):
@@ -23,13 +23,14 @@ def listed(walk):
 
 
 def followed(function):
-    """Functions of the analyst's side in the order in which they are first called, each (module, name)."""
+    """Functions in the order in which they are first called, each (module, name), without the folder analyst."""
     order = {}
 
     def note(frame, event, argument):
         code = frame.f_code
-        if event == "call" and code.co_filename.startswith(ANALYST):
-            order.setdefault((code.co_filename.removeprefix(ANALYST).removesuffix(".py"), code.co_name))
+        if event == "call" and code.co_filename.startswith(PACKAGE):
+            module = code.co_filename.removeprefix(PACKAGE).removeprefix("analyst/").removesuffix(".py")
+            order.setdefault((module, code.co_name))
 
     before = sys.getprofile()
     sys.setprofile(note)

@@ -17,9 +17,9 @@ from iwbayes._warnings import WeightsWarning
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.criticism.pointwise import RowTerms, by_row, group_or_empty, row_terms
 from iwbayes.analyst.criticism.weighted_sample import RowWeights, WeightedSample
-from iwbayes.analyst.regression.design import Design, other_rows
 from iwbayes.analyst.regression.design_record import recorded_design
 from iwbayes.arrays import Array
+from iwbayes.models.design import Design, other_rows
 from iwbayes.rehearsals import Rehearsals
 from iwbayes.release import Release
 from iwbayes.weights import pareto_k_threshold, psislw

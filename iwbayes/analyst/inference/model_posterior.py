@@ -17,7 +17,6 @@ import pytensor.tensor as pt
 from pymc.pytensorf import floatX
 from pytensor.graph.replace import graph_replace
 
-from iwbayes.analyst.inference.newton import maximise
 from iwbayes.analyst.inference.pymc_transform import UnconstrainedVariables, draw_blocks
 from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
 from iwbayes.analyst.weighting.graph_functions import CompiledWhenUsed, batched, by_columns, value_gradient_curvature
@@ -27,6 +26,7 @@ from iwbayes.analyst.weighting.other_rows import MovableRows
 from iwbayes.analyst.weighting.reweight import common_weights, is_weighted, unweight
 from iwbayes.analyst.weighting.weighted_op import WeightedRandomVariable
 from iwbayes.arrays import Array
+from iwbayes.newton import maximise
 from iwbayes.tables import SyntheticTable
 
 # Cost of one row in a compiled graph, in the unit of `WORK_LIMIT`: numbers that numpy processes.

@@ -18,9 +18,9 @@ from iwbayes.analyst.calibration.influence import variation
 from iwbayes.analyst.calibration.score_marginals import OF_FORMULA
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample, row_groups
 from iwbayes.analyst.quantities.fitted_rows import FittedRows, outcome_coords
-from iwbayes.analyst.regression.weighted_rows import WeightedRows
 from iwbayes.analyst.released_tilt import is_noise_aware
 from iwbayes.arrays import Array, row_blocks, symmetric
+from iwbayes.models.weighted_rows import WeightedRows
 
 #: Whether averages are over the population of the private rows, or over the given rows.
 Rows = Literal["random", "fixed"]

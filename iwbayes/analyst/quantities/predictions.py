@@ -17,8 +17,8 @@ from iwbayes.analyst.calibration.derived import derived_attributes, derived_reco
 from iwbayes.analyst.calibration.record import Judgement, with_verdict
 from iwbayes.analyst.quantities.fitted_rows import FittedRows, fit_record, fitted_posterior, outcome_coords
 from iwbayes.analyst.regression.design_record import read_design
-from iwbayes.analyst.regression.design_spec import DesignSpec
 from iwbayes.arrays import Array
+from iwbayes.models.design_spec import DesignSpec
 from iwbayes.release import Release
 from iwbayes.schema.columns import _Whole
 

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.quantities.averages import Rows, Variable, average, sums_over_rows
 from iwbayes.analyst.quantities.fitted_rows import FittedRows
-from iwbayes.analyst.regression.design_spec import DesignSpec
-from iwbayes.analyst.regression.families import Family
 from iwbayes.arrays import Array
+from iwbayes.models.design_spec import DesignSpec
+from iwbayes.models.families import Family
 from iwbayes.release import Release
 
 #: First step of the differences, factor to the next step, and number of steps. Steps are in units of the interquartile

@@ -36,11 +36,11 @@ from iwbayes.analyst.inference.nuts import SamplingSettings, WhitenedNuts
 from iwbayes.analyst.inference.weight_draws import ComponentAssignment, draw_components, sample_statistics
 from iwbayes.analyst.inference.weighted_posterior import posterior_dataset
 from iwbayes.analyst.pooling.pool import pool
-from iwbayes.analyst.regression.design import ready_rows
-from iwbayes.analyst.regression.families import check_column, default_family, get_family
-from iwbayes.analyst.regression.priors import SCALE, SIGMA_DOF, column_scales, response_scale
 from iwbayes.arrays import Array
 from iwbayes.features.formulas import quoted
+from iwbayes.models.design import ready_rows
+from iwbayes.models.families import check_column, default_family, get_family
+from iwbayes.models.priors import SCALE, SIGMA_DOF, column_scales, response_scale
 from iwbayes.rehearsals import Rehearsals
 from iwbayes.release import Release
 from iwbayes.schema import Categorical, Column, Integer, Real, Schema

@@ -33,13 +33,13 @@ from iwbayes.analyst.inference.weight_draws import ComponentAssignment, draw_com
 from iwbayes.analyst.inference.weighted_posterior import posterior_dataset
 from iwbayes.analyst.pooling.noise_aware import noise_aware_weights
 from iwbayes.analyst.regression.built_by_bambi import LOG_LIKELIHOOD_LIMIT, fit_built, is_beyond
-from iwbayes.analyst.regression.design import Design
 from iwbayes.analyst.regression.design_record import record_design
-from iwbayes.analyst.regression.families import Family, FamilyName
 from iwbayes.analyst.regression.regression_posterior import RegressionProblem
-from iwbayes.analyst.regression.weighted_rows import WeightedRows
 from iwbayes.analyst.released_tilt import is_noise_aware
 from iwbayes.arrays import Array
+from iwbayes.models.design import Design
+from iwbayes.models.families import Family, FamilyName
+from iwbayes.models.weighted_rows import WeightedRows
 from iwbayes.rehearsals import Rehearsals
 from iwbayes.release import Release
 from iwbayes.tables.reference_levels import warn_of_rare_references
@@ -73,7 +73,7 @@ def fit(
     ----------
     formula : str
         ``response ~ terms`` in formulaic's syntax, for example ``"y ~ x + C(group) + poly(age, 2)"``; see
-        :func:`~iwbayes.analyst.regression.design.build_design`. Formulas with ``offset(...)`` or group-specific
+        :func:`~iwbayes.models.design.build_design`. Formulas with ``offset(...)`` or group-specific
         effects, ``(1|g)`` or ``(x|g)``, are passed to Bambi.
     release : Release
         Synthetic rows with their weights, as read by :func:`~iwbayes.load`.
@@ -161,7 +161,7 @@ def fit(
     Warns
     -----
     UserWarning
-        If rows, levels or columns are left out (see :func:`~iwbayes.analyst.regression.design.build_design`), if the
+        If rows, levels or columns are left out (see :func:`~iwbayes.models.design.build_design`), if the
         level with which a column's other levels are compared is rare, or if NUTS takes long or was stopped.
     CalibrationWarning
         If the intervals are outside the domain in which simulations showed that the calibration works.

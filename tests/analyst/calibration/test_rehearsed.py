@@ -21,9 +21,9 @@ from iwbayes.analyst.calibration import misfit, rehearsed
 from iwbayes.analyst.calibration.misfit import generator_error, row_error
 from iwbayes.analyst.calibration.rehearsed import Rehearsed, rehearse_estimates, rehearsed_draws
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
-from iwbayes.analyst.regression.design import build_design, other_rows
 from iwbayes.analyst.regression.regression_posterior import RegressionProblem
 from iwbayes.analyst.released_tilt import ReleasedTilt
+from iwbayes.models.design import build_design, other_rows
 from iwbayes.rehearsals import Rehearsals
 
 FORMULA = "y ~ x + z + treated"

@@ -19,14 +19,14 @@ from iwbayes.analyst.calibration.pooled_variance import map_parts, pool_normals
 from iwbayes.analyst.calibration.sandwich import calibrate_normal
 from iwbayes.analyst.inference import weight_draws
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
-from iwbayes.analyst.inference.newton import NotReachedError, maximise_many
 from iwbayes.analyst.inference.weight_draws import ComponentAssignment
-from iwbayes.analyst.regression.design import build_design
 from iwbayes.analyst.regression.fit import fit
-from iwbayes.analyst.regression.priors import LogPrior, prior_scales
 from iwbayes.analyst.regression.regression_posterior import find_modes
-from iwbayes.analyst.regression.weighted_rows import WeightedRows, derivatives_each, merge_draws
 from iwbayes.analyst.weighting.reweight import reweight
+from iwbayes.models.design import build_design
+from iwbayes.models.priors import LogPrior, prior_scales
+from iwbayes.models.weighted_rows import WeightedRows, derivatives_each, merge_draws
+from iwbayes.newton import NotReachedError, maximise_many
 from iwbayes.tables import SyntheticTable
 
 FORMULAS = [("y ~ x + g", "bernoulli"), ("z ~ x*g", "gaussian"), ("g ~ x", "categorical"), ("k ~ x + g", "poisson")]

@@ -15,8 +15,8 @@ from scipy.special import expit, softmax
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.regression import design_record
-from iwbayes.analyst.regression.design import build_design
 from iwbayes.analyst.regression.design_record import read_design
+from iwbayes.models.design import build_design
 from iwbayes.schema import Binary, Integer, Real, Schema
 from iwbayes.tables import SyntheticTable
 

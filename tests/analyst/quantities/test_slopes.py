@@ -15,7 +15,7 @@ from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.quantities import averages
 from iwbayes.analyst.quantities.slopes import column_slopes
 from iwbayes.analyst.regression.design_record import read_design
-from iwbayes.analyst.regression.families import FAMILIES
+from iwbayes.models.families import FAMILIES
 from iwbayes.schema import Integer, Real, Schema
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights

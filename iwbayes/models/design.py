@@ -15,10 +15,10 @@ from formulaic.parser.types import Term as FormulaTerm
 from numpy.typing import NDArray
 
 from iwbayes._warnings import IwbayesWarning
-from iwbayes.analyst.regression.design_spec import DesignSpec, Term, evaluate
-from iwbayes.analyst.regression.families import Family, FamilyName, Response, default_family, get_family
 from iwbayes.arrays import Array
 from iwbayes.features.formulas import formula_hints, read_formula
+from iwbayes.models.design_spec import DesignSpec, Term, evaluate
+from iwbayes.models.families import Family, FamilyName, Response, default_family, get_family
 from iwbayes.schema import Schema
 
 _RESERVED = ("chain", "draw")
