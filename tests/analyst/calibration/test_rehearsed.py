@@ -206,6 +206,14 @@ def test_a_design_on_other_rows():
         design = build_design("y ~ group", few, schema, None)
     again = other_rows(design, frame)
     assert len(again.rows) == (frame["group"] != frame["group"].iloc[0]).sum() and again.n_rows == len(frame)
+    # a response keeps the state of the fit, and a row with levels that did not occur together is left out
+    centred = build_design("center(y) ~ x", frame, schema, None)
+    assert_allclose(other_rows(centred, frame.iloc[:9]).y, centred.y[:9])
+    apart = frame[~((frame["treated"] == 1) & (frame["group"] == frame["group"].iloc[0]))].reset_index(drop=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        design = build_design("y ~ treated:group", apart, schema, None)
+    assert len(other_rows(design, frame).rows) == len(apart)
 
 
 def test_too_few_and_failing_rehearsals_are_not_calibrated(rehearsals, monkeypatch):
