@@ -213,7 +213,7 @@ def test_grids_that_do_not_fit_are_refused(rows, options, error, message):
 
 def test_a_grid_is_of_the_release_that_was_fitted(fitted):
     with pytest.raises(
-        ValueError, match="must equal the values in the release; the fit belongs to a different release"
+        ValueError, match="both are 'TiltWeights', but their values differ. Pass the release that was fitted"
     ):
         iw.predictions(fitted, make_release(n=61), conditional="x")
 
