@@ -165,7 +165,10 @@ def _judged(
     own = of_fit["calibrated"].to_numpy()[len(theta[0]) - (design.auxiliary is not None) :]
     if kind == "response" and not own.all():
         why = [f"new responses depend on {design.auxiliary}, which is not calibrated; see diagnose(release, idata)."]
-        record = with_verdict(record, Judgement(np.zeros(len(names), dtype=bool), why, why))
+        # the reasons of their means stay
+        of_means, of_fit_too = (record.attrs[name].split("\n") for name in ("reasons", "reasons_of_fit"))
+        said = [[*filter(None, lines), *why] for lines in (of_means, of_fit_too)]
+        record = with_verdict(record, Judgement(np.zeros(len(names), dtype=bool), *said))
     return record
 
 
