@@ -194,7 +194,7 @@ def gradient(arguments: argparse.Namespace) -> Iterator[Line]:
 def compressed(family: str, frame: pd.DataFrame, schema: iw.Schema, least: float, budget: float) -> Iterator[Line]:
     """Plain PyMC on all rows against the compressed ones in numpy."""
     from iwbayes.analyst.regression.regression_posterior import RegressionProblem
-    from iwbayes.analyst.regression.weighted_rows import merge_draws
+    from iwbayes.models.weighted_rows import merge_draws
 
     release = make_release(frame, schema)
     model = iw.regression(formula(family, frame), release, family=family)

@@ -11,7 +11,7 @@ PAGE = ROOT / "ARCHITECTURE.md"
 BEGIN, END = "<!-- modules: python docs/modules.py -->\n", "<!-- end of modules -->\n"
 #: Headings, and the folders or files below the package that stand under them, in the order of imports.
 PARTS = {
-    "Above both sides": ("schema", "tables", "features", "release"),
+    "Above both sides": ("schema", "tables", "features", "models", "release"),
     "The curator's side": ("curator", "paper"),
     "The analyst's side": (
         "analyst",

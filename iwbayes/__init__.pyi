@@ -22,7 +22,7 @@ from .analyst.quantities.predictions import predictions as predictions
 from .analyst.quantities.ratios import odds_ratios as odds_ratios
 from .analyst.quantities.slopes import slopes as slopes
 from .analyst.regression.model import regression as regression
-from .analyst.regression.scores import model as model
+from .analyst.regression.named_model import model as model
 from .analyst.reporting.report import report as report
 from .analyst.sample import sample as sample
 from .analyst.weighting.reweight import log_likelihood as log_likelihood

@@ -27,7 +27,7 @@ from iwbayes.statement import Adjacency
 from iwbayes.tables import SyntheticTable
 
 if TYPE_CHECKING:
-    from iwbayes.analyst.regression.families import Family, FamilyName
+    from iwbayes.models.families import Family, FamilyName
 
 #: Largest number of budgets in one plain-text table.
 _BUDGETS_IN_A_ROW = 6

@@ -237,7 +237,7 @@ def weights_for(
     if not models:
         return TiltWeights() if weights is None else weights
     if weights is None:
-        from iwbayes.analyst.regression.scores import RegressionModel
+        from iwbayes.models.regression_scores import RegressionModel
 
         return StagedTilt([RegressionModel(model) if isinstance(model, str) else model for model in models])
     if not isinstance(weights, TiltWeights):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from iwbayes.analyst.regression.scores import model
+from iwbayes.analyst.regression.named_model import model
 from iwbayes.curator.generators.aim.aim import AIM
 from iwbayes.curator.generators.aim.mst import MST
 from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet

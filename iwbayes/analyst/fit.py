@@ -15,9 +15,9 @@ from iwbayes.analyst.checks import Method, check_count, check_method, check_rele
 from iwbayes.analyst.fit_record import fit_attributes
 from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler
 from iwbayes.analyst.regression.built_by_bambi import BuiltRegression, is_beyond
-from iwbayes.analyst.regression.families import Family, FamilyName
 from iwbayes.analyst.regression.regression_posterior import RegressionProblem
 from iwbayes.analyst.released_tilt import is_noise_aware
+from iwbayes.models.families import Family, FamilyName
 from iwbayes.rehearsals import Rehearsals
 from iwbayes.release import Release
 from iwbayes.tables.reference_levels import warn_of_rare_references
@@ -50,7 +50,7 @@ def fit(
     ----------
     formula : str
         ``response ~ terms`` in formulaic's syntax, for example ``"y ~ x + C(group) + poly(age, 2)"``; see
-        :func:`~iwbayes.analyst.regression.design.build_design`. Formulas with ``offset(...)`` or group-specific
+        :func:`~iwbayes.models.design.build_design`. Formulas with ``offset(...)`` or group-specific
         effects, ``(1|g)`` or ``(x|g)``, are passed to Bambi.
     release : Release
         Synthetic rows with their weights, as read by :func:`~iwbayes.load`.
@@ -129,7 +129,7 @@ def fit(
     Warns
     -----
     UserWarning
-        If rows, levels or columns are left out (see :func:`~iwbayes.analyst.regression.design.build_design`), if the
+        If rows, levels or columns are left out (see :func:`~iwbayes.models.design.build_design`), if the
         level with which a column's other levels are compared is rare, or if NUTS takes long or was stopped.
     CalibrationWarning
         If the intervals are outside the domain in which simulations showed that the calibration works.

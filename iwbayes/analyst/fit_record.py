@@ -46,27 +46,30 @@ def fit_attributes(release: Release, weights: Weights, *, formula: str, family: 
 
 
 def check_recorded_weights(posterior: xr.Dataset, release: Release) -> None:
-    """Raise if a result of :func:`~iwbayes.fit` used different weights from the release's, by name and digest.
+    """Raise if a result of :func:`~iwbayes.fit` used different weights from the release's, by their digest.
 
     A `posterior` without the attributes of a fit passes.
     """
     weights, recorded = release.weights, posterior.attrs.get("weights")
     if recorded is None or not _RECORDED <= set(posterior.attrs):
         return
-    own = recorded_weights(weights)
-    if recorded == recorded_weights(None) and np.ptp(weights.values) < 1e-9:
+    own, digest = recorded_weights(weights), posterior.attrs.get("weights_digest")
+    even = recorded == recorded_weights(None) and np.ptp(weights.values) < 1e-9
+    if even or (recorded == own if digest is None else digest == weights_digest(weights)):
         return
-    if recorded == own:
-        digest = posterior.attrs.get("weights_digest")
-        if weights.n_draws == 1 or digest is None or digest == weights_digest(weights):
-            return
+    if recorded != own:
+        values = f"Weights(np.zeros({len(weights)}), 'uniform')" if recorded == "uniform" else "the weights of the fit"
+        raise ValueError(
+            f"the weights of the release must be those of the fit. They are {own!r}; the fit used {recorded!r}. Pass "
+            f"dataclasses.replace(release, weights=...) with {values}, or the release that was fitted."
+        )
+    if weights.n_draws > 1:
         # each draw of the posterior belongs to one of the weight draws of the fit
         raise ValueError(
             f"the posterior was drawn under different weight draws of {own!r} from the release's. Draw the weights "
             "with noise_aware_weights once, and pass the same weights to the fit and in the release."
         )
-    values = f"Weights(np.zeros({len(weights)}), 'uniform')" if recorded == "uniform" else "the weights of the fit"
     raise ValueError(
-        f"the weights of the release must be those of the fit. They are {own!r}; the fit used {recorded!r}. Pass "
-        f"dataclasses.replace(release, weights=...) with {values}, or the release that was fitted."
+        f"the weights of the release must be those of the fit; both are {own!r}, but their values differ. Pass the "
+        "release that was fitted."
     )

@@ -183,8 +183,8 @@ def named_weights(
     tilt = TiltWeights(mechanism=mechanism)
     if mechanism != "gaussian" or not formulas:
         return weights_for(tilt, formulas)
-    from iwbayes.analyst.regression.scores import RegressionModel
     from iwbayes.features.formulas import response_column
+    from iwbayes.models.regression_scores import RegressionModel
     from iwbayes.schema import Integer
 
     asks = [isinstance(response_column(formula, schema), Integer) for formula in formulas]

@@ -15,13 +15,13 @@ import pandas as pd
 
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst.calibration.misfit import row_error
-from iwbayes.analyst.regression.scores import RegressionModel
 from iwbayes.analyst.released_tilt import NOISE_AWARE
 from iwbayes.curator.pipeline import Pipeline
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.noise import SeededNoise
 from iwbayes.curator.settings import seeded
 from iwbayes.features.scores import ScoreModel
+from iwbayes.models.regression_scores import RegressionModel
 from iwbayes.release import Release
 from iwbayes.release.file import from_bytes
 from iwbayes.tables import PrivateTable

@@ -15,7 +15,6 @@ from factories import synthetic_table
 from looks import looks_at_rows
 
 import iwbayes as iw
-from iwbayes.analyst.regression.scores import RegressionModel
 from iwbayes.curator.contribution import bound_contributions
 from iwbayes.curator.privacy.ledger import BudgetExceeded, Ledger
 from iwbayes.curator.privacy.noise import SeededNoise
@@ -31,6 +30,7 @@ from iwbayes.curator.protocols import (
 from iwbayes.curator.settings import from_data, to_data
 from iwbayes.curator.weight_providers.uniform import UniformWeights
 from iwbayes.measurement import Measurement
+from iwbayes.models.regression_scores import RegressionModel
 from iwbayes.paper.given_ratio import DiscriminatorWeights
 from iwbayes.schema import Real, Schema
 from iwbayes.statement import Event

@@ -16,7 +16,7 @@ from docs_tools import NOTEBOOKS, PAGES, ROOT, blocks
 from mypy import api
 
 from iwbayes.analyst.regression.built_by_bambi import BUILT_FAMILIES
-from iwbayes.analyst.regression.families import FAMILIES, FamilyName
+from iwbayes.models.families import FAMILIES, FamilyName
 
 #: What docstrings take as given in examples that do not run.
 GIVEN = """

@@ -16,9 +16,9 @@ from statsmodels.genmod.generalized_linear_model import GLM
 import iwbayes as iw
 from iwbayes._warnings import CalibrationWarning
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.regression.design import build_design
 from iwbayes.coverage import lengths
 from iwbayes.curator.plan import plan as noise_of
+from iwbayes.models.design import build_design
 from iwbayes.planning import IntervalPlan
 
 SCHEMA = iw.Schema(iw.Real("age", 18, 90), iw.Categorical("sex", ["female", "male"]), iw.Binary("income"))

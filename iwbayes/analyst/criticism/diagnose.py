@@ -19,8 +19,8 @@ from iwbayes.analyst.criticism.diagnostics_table import COLUMNS, NAN, Diagnostic
 from iwbayes.analyst.criticism.pointwise import group_or_empty
 from iwbayes.analyst.fit_record import weights_digest
 from iwbayes.analyst.inference.nuts import DRAWS_PER_CHAIN, RHAT_FAILURE, RHAT_LIMIT
-from iwbayes.analyst.regression.families import FAMILIES
 from iwbayes.analyst.released_tilt import ReleasedTilt
+from iwbayes.models.families import FAMILIES
 from iwbayes.release import Release
 from iwbayes.statement import PrivacyStatement
 from iwbayes.tables.reference_levels import RARE_SHARE, rare_references

@@ -16,10 +16,10 @@ from scipy.special import logsumexp
 from iwbayes._warnings import WeightsWarning
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.criticism.pointwise import RowTerms, by_row, group_or_empty, row_terms
-from iwbayes.analyst.criticism.weighted_sample import RowWeights, WeightedSample
-from iwbayes.analyst.regression.design import Design, other_rows
+from iwbayes.analyst.criticism.weighted_sample import WeightedSample
 from iwbayes.analyst.regression.design_record import recorded_design
 from iwbayes.arrays import Array
+from iwbayes.models.design import Design, other_rows
 from iwbayes.rehearsals import Rehearsals
 from iwbayes.release import Release
 from iwbayes.weights import pareto_k_threshold, psislw
@@ -171,7 +171,7 @@ class WeightedLOO:
 
 def loo(
     idata: arviz_compat.ArvizObject,
-    weights: RowWeights | None = None,
+    release: Release,
     *,
     total: float | None = None,
     var_name: str | None = None,
@@ -186,24 +186,22 @@ def loo(
     idata : arviz.InferenceData or xarray.DataTree
         Draws of the weighted posterior, without calibration, with the groups ``log_likelihood`` (unweighted) and
         ``log_likelihood_weighted``. Get them from ``fit(..., log_likelihood=True, calibrate="none")`` or from
-        :func:`~iwbayes.log_likelihood`. If the second group is missing, all weights must be one after scaling to the
-        total.
-    weights : Release, Weights or ndarray of shape (row,), optional
-        Weights of the model that was sampled. By default they are computed from the two groups. With a release whose
-        weights come from a tilt, the standard error includes the noise in the weights. The weights belong to the rows
-        of the table. The model may use a subset of the rows or a different order: the coordinate ``row`` of the log
-        likelihood then contains their indices, counted from 0. For ``<column>_observed``, PyMC's name for the observed
-        part of a variable with missing values, the column of the release shows which rows were observed. Otherwise, and
-        for an array as long as the model, weights and rows have the same order.
+        :func:`~iwbayes.log_likelihood`.
+    release : Release
+        Release with the rows and weights of the model that was sampled; for different weights pass
+        ``dataclasses.replace(release, weights=...)``. The model may use a subset of the rows or a different order: the
+        coordinate ``row`` of the log likelihood then contains their indices, counted from 0. For
+        ``<column>_observed``, PyMC's name for the observed part of a variable with missing values, the column of the
+        release shows which rows were observed. Otherwise rows of model and release have the same order.
     total : float, optional
-        Sum of the weights over all rows of the table, as in the model that was sampled. By default it is the total that
-        :func:`~iwbayes.fit` recorded, or ``release.n_private``. Without either, the weights are not rescaled.
+        Sum of the weights over all rows of the release, as in the model that was sampled. By default it is the total
+        that :func:`~iwbayes.fit` recorded, or ``release.n_private``.
     var_name : str, optional
         Name of the observed variable from which rows are left out. By default a row is left out of all observed
         variables, which must have the same number of rows and the same weights.
     rehearsals : Rehearsals, optional
-        Rehearsals of the release, from :func:`~iwbayes.rehearse`; `weights` must then be this release. The standard
-        error then comes from the rehearsals. Only for results of :func:`~iwbayes.fit`.
+        Rehearsals of the release, from :func:`~iwbayes.rehearse`. The standard error then comes from them. Only for
+        results of :func:`~iwbayes.fit`.
 
     Returns
     -------
@@ -214,9 +212,9 @@ def loo(
     Raises
     ------
     TypeError, ValueError
-        If the draws are calibrated or mix several weight draws; if groups are missing or contradict each other; if the
-        weights differ from the weights of the sampled model in length, total or scale, or are not one although no group
-        shows them; if the log likelihood is NaN or +inf, or -inf in a row with a positive weight.
+        If the draws are calibrated or mix several weight draws; if a group is missing; if the release has other rows or
+        other weights than the model, by the digest that :func:`~iwbayes.fit` recorded and by the weighted terms of one
+        draw; if the log likelihood is NaN or +inf, or -inf in a row with a positive weight.
     KeyError
         If `var_name` is not in the log likelihood.
 
@@ -277,15 +275,11 @@ def loo(
     >>> result.elpd_i.shape, result.noise_included
     ((2000,), True)
     """
-    if rehearsals is not None and not isinstance(weights, Release):
-        raise TypeError(
-            f"weights must be a Release if rehearsals are given; got {type(weights).__name__}. Pass their release."
-        )
-    terms = row_terms(idata, weights, total, var_name)
+    terms = row_terms(idata, release, total, var_name)
     score = (
-        RehearsedScore.of(group_or_empty(idata, "posterior"), weights, terms.sample.total, rehearsals)
-        if rehearsals is not None and isinstance(weights, Release)
-        else None
+        None
+        if rehearsals is None
+        else RehearsedScore.of(group_or_empty(idata, "posterior"), release, terms.sample.total, rehearsals)
     )
     scores, shapes, full = _leave_out(terms)
     sample = terms.sample

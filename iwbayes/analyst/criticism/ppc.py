@@ -100,9 +100,9 @@ def ppc(
     Raises
     ------
     TypeError, ValueError, KeyError
-        If an argument is invalid; if the observed values are not those of the release; if the draws had different
-        weights, as shown by stored log likelihoods or by the name that :func:`~iwbayes.fit` recorded; if a response is
-        not one number per row; or if replicates are NaN or infinite.
+        If an argument is invalid; if the observed values are not those of the release; if :func:`~iwbayes.fit` recorded
+        a different digest of the weights; if a response is not one number per row; or if replicates are NaN or
+        infinite.
 
     Notes
     -----

@@ -12,8 +12,8 @@ import pandas as pd
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.quantities.averages import Rows, Variable, average, sums_over_rows
 from iwbayes.analyst.quantities.fitted_rows import FittedRows, constant, is_number
-from iwbayes.analyst.regression.families import Family
 from iwbayes.arrays import Array
+from iwbayes.models.families import Family
 from iwbayes.release import Release
 from iwbayes.schema.columns import _Whole
 

@@ -17,8 +17,8 @@ from iwbayes.analyst.calibration.derived import derived_attributes, derived_reco
 from iwbayes.analyst.calibration.verdict import Judgement, with_verdict
 from iwbayes.analyst.quantities.fitted_rows import FittedRows, fit_record, fitted_posterior, outcome_coords
 from iwbayes.analyst.regression.design_record import read_design
-from iwbayes.analyst.regression.design_spec import DesignSpec
 from iwbayes.arrays import Array
+from iwbayes.models.design_spec import DesignSpec
 from iwbayes.release import Release
 from iwbayes.schema.columns import _Whole
 
@@ -165,7 +165,10 @@ def _judged(
     own = of_fit["calibrated"].to_numpy()[len(theta[0]) - (design.auxiliary is not None) :]
     if kind == "response" and not own.all():
         why = [f"new responses depend on {design.auxiliary}, which is not calibrated; see diagnose(release, idata)."]
-        record = with_verdict(record, Judgement(np.zeros(len(names), dtype=bool), why, why))
+        # the reasons of their means stay
+        of_means, of_fit_too = (record.attrs[name].split("\n") for name in ("reasons", "reasons_of_fit"))
+        said = [[*filter(None, lines), *why] for lines in (of_means, of_fit_too)]
+        record = with_verdict(record, Judgement(np.zeros(len(names), dtype=bool), *said))
     return record
 
 

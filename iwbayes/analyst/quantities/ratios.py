@@ -14,7 +14,7 @@ from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.derived import derived_attributes, of_parameters
 from iwbayes.analyst.calibration.marks import NOT_CALIBRATED
 from iwbayes.analyst.quantities.fitted_rows import fit_record, fitted_posterior
-from iwbayes.analyst.regression.families import FAMILIES
+from iwbayes.models.families import FAMILIES
 
 #: Name of the exponential of a coefficient, by family.
 RATIOS = {name: family.ratio for name, family in FAMILIES.items() if family.ratio}

@@ -23,11 +23,11 @@ from iwbayes._optional import import_optional
 from iwbayes._warnings import IwbayesWarning
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.inference.nuts import SamplingSettings, WhitenedNuts
-from iwbayes.analyst.regression.design import ready_rows
-from iwbayes.analyst.regression.families import check_column, default_family, get_family
-from iwbayes.analyst.regression.priors import SCALE, SIGMA_DOF, column_scales, response_scale
 from iwbayes.arrays import Array
 from iwbayes.features.formulas import quoted
+from iwbayes.models.design import ready_rows
+from iwbayes.models.families import check_column, default_family, get_family
+from iwbayes.models.priors import SCALE, SIGMA_DOF, column_scales, response_scale
 from iwbayes.release import Release
 from iwbayes.schema import Categorical, Column, Integer, Real, Schema
 from iwbayes.weights import Weights

@@ -13,9 +13,9 @@ from formulaic import Formula, ModelSpec
 from formulaic.parser.types import Factor
 
 from iwbayes.analyst.fit_record import _RECORDED
-from iwbayes.analyst.regression.design import Design, build_design
-from iwbayes.analyst.regression.design_spec import DesignSpec, Term
-from iwbayes.analyst.regression.families import get_family
+from iwbayes.models.design import Design, build_design
+from iwbayes.models.design_spec import DesignSpec, Term
+from iwbayes.models.families import get_family
 from iwbayes.release import Release
 from iwbayes.schema import Schema
 

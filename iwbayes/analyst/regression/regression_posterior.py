@@ -1,4 +1,4 @@
-"""Weighted posteriors of regressions, and their modes by a batched Newton method."""
+"""Weighted posteriors of regressions, as the interface that every model implements."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from numpy.typing import NDArray
 
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst.inference.importance import OF_A_DRAW
-from iwbayes.analyst.inference.newton import NotReachedError, maximise_many
 from iwbayes.analyst.inference.nuts import SamplingSettings
 from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
-from iwbayes.analyst.regression.design import Design, build_design, other_rows
 from iwbayes.analyst.regression.design_record import record_design
-from iwbayes.analyst.regression.priors import LogPrior, prior_scales
-from iwbayes.analyst.regression.weighted_rows import WeightedRows, derivatives_each, merge_draws
+from iwbayes.analyst.regression.given_priors import log_prior
 from iwbayes.arrays import Array
+from iwbayes.models.design import Design, build_design, other_rows
+from iwbayes.models.modes import maxima
+from iwbayes.models.priors import LogPrior, prior_scales
+from iwbayes.models.weighted_rows import WeightedRows, merge_draws
+from iwbayes.newton import NotReachedError
 from iwbayes.release import Release
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights, kish_ess
@@ -47,7 +49,7 @@ class RegressionProblem:
         if not np.all(values[:, design.rows].sum(axis=1) > 0):
             raise ValueError("the weights of the rows used must not all be zero. Use columns with fewer missing cells.")
         scales = prior_scales(design, values.mean(axis=0)[design.rows])
-        return cls(design, LogPrior(design, scales, priors), values, formula, frame)
+        return cls(design, log_prior(design, scales, priors), values, formula, frame)
 
     @cached_property
     def posterior(self) -> RegressionPosterior:
@@ -223,51 +225,15 @@ class RegressionPosterior(WeightedPosterior):
 
 
 def find_modes(each: Sequence[WeightedRows], prior: LogPrior, starts: Array | None = None) -> list[Mode]:
-    """Find the modes of weighted posteriors with one prior, by Newton's method with a line search.
-
-    `starts` has shape (posterior, p). If the posteriors share a design, one pass over its rows serves all that have not
-    converged. Raises RuntimeError if 200 steps do not reach a mode. With several posteriors, the message gives the
-    weight draw of the first one that failed.
-    """
-
-    def derivatives(theta: Array, indices: NDArray[np.intp]) -> tuple[Array, Array, Array, Array]:
-        value, gradient, hessian = derivatives_each([each[index] for index in indices], theta)
-        curvature = -(hessian + hessian.transpose(0, 2, 1)) / 2
-        precision = curvature.copy()
-        for i, point in enumerate(theta):
-            prior_gradient, prior_hessian = prior.derivatives(point)
-            gradient[i] += prior_gradient
-            precision[i] -= (prior_hessian + prior_hessian.T) / 2
-        return value + prior.value(theta), gradient, precision, curvature
-
-    # steps that are too long may overflow; the line search then shortens them
-    with one_blas_thread(), np.errstate(all="ignore"):
-        starts = np.stack([_start(rows) for rows in each]) if starts is None else starts
-        try:
-            found = maximise_many(derivatives, starts)
-        except NotReachedError as error:
-            if len(each) == 1:
-                raise
-            raise RuntimeError(
-                f"Newton's method did not find the mode of the posterior under weight draw {int(error.indices[0])} (it "
-                f"failed under {len(error.indices)} of {len(each)} weight draws). {OF_A_DRAW} Otherwise scale the "
-                "columns, drop collinear terms or use smoother priors."
-            ) from error
+    """Find the modes of weighted posteriors with one prior; see `maxima`. Errors name the weight draw that failed."""
+    try:
+        found = maxima(each, prior, starts)
+    except NotReachedError as error:
+        if len(each) == 1:
+            raise
+        raise RuntimeError(
+            f"Newton's method did not find the mode of the posterior under weight draw {int(error.indices[0])} (it "
+            f"failed under {len(error.indices)} of {len(each)} weight draws). {OF_A_DRAW} Otherwise scale the "
+            "columns, drop collinear terms or use smoother priors."
+        ) from error
     return [Mode(*one) for one in zip(found.theta, found.precision, found.extra, strict=True)]
-
-
-def _start(rows: WeightedRows) -> Array:
-    """Return the starting point: least squares, or the intercept-only model if the design has an intercept."""
-    design = rows.design
-    theta = np.zeros(design.n_parameters)
-    if design.family.start is None:
-        beta, *_ = np.linalg.lstsq(design.x, design.y, rcond=None)
-        theta[:-1] = beta
-        variance = float(np.mean(np.square(design.y - design.x @ beta)))
-        theta[-1] = 0.5 * np.log(max(variance, 1e-12 * float(np.mean(np.square(design.y))), 1e-100))
-        return theta
-    predictors = design.family.start(design.y, rows.weights, design.n_predictors)
-    for term in design.terms:
-        if term.name == "Intercept":
-            theta[: len(predictors)] = predictors
-    return theta

@@ -101,13 +101,13 @@ def plot_predictions(predictions: arviz_compat.ArvizObject, *, prob: float = 0.9
     return ax
 
 
-def plot_slopes(slopes: arviz_compat.ArvizObject, *, prob: float = 0.9, ax: Axes | None = None) -> Axes:
-    """Draw average slopes as a forest plot: posterior means and intervals, those of groups below each other.
+def plot_averages(idata: arviz_compat.ArvizObject, *, prob: float = 0.9, ax: Axes | None = None) -> Axes:
+    """Draw average slopes, average comparisons or odds ratios as a forest plot; ratios have a logarithmic axis.
 
     Parameters
     ----------
-    slopes : arviz.InferenceData or xarray.DataTree
-        Result of :func:`~iwbayes.slopes`.
+    idata : arviz.InferenceData or xarray.DataTree
+        Result of :func:`~iwbayes.slopes`, :func:`~iwbayes.comparisons` or :func:`~iwbayes.odds_ratios`.
     prob : float
         Probability of the equal-tailed intervals, in (0, 1).
     ax : matplotlib.axes.Axes, optional
@@ -121,7 +121,7 @@ def plot_slopes(slopes: arviz_compat.ArvizObject, *, prob: float = 0.9, ax: Axes
     Raises
     ------
     TypeError, ValueError
-        If the argument is not a result of slopes, or there are more than 8 groups.
+        If the argument is none of these results, or there are more than 8 groups and outcomes.
 
     Examples
     --------
@@ -134,57 +134,25 @@ def plot_slopes(slopes: arviz_compat.ArvizObject, *, prob: float = 0.9, ax: Axes
     >>> ax = iw.plots.slopes(iw.slopes(idata, release, random_seed=1))
     >>> sorted(label.get_text() for label in ax.get_yticklabels())
     ['x', 'z']
-    """
-    attrs = getattr(slopes, "attrs", {})
-    if "rows" not in attrs or "comparison" in attrs:
-        raise TypeError("plots.slopes takes a result of iw.slopes.")
-    return _forest(slopes, "average slope of the {}, per unit of the column", 0, prob, ax)
-
-
-def plot_comparisons(comparisons: arviz_compat.ArvizObject, *, prob: float = 0.9, ax: Axes | None = None) -> Axes:
-    """Draw average comparisons or odds ratios as a forest plot; ratios have a logarithmic axis.
-
-    Parameters
-    ----------
-    comparisons : arviz.InferenceData or xarray.DataTree
-        Result of :func:`~iwbayes.comparisons` or :func:`~iwbayes.odds_ratios`.
-    prob : float
-        Probability of the equal-tailed intervals, in (0, 1).
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on; by default those of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        The title says whether the intervals are calibrated; those that are NOT are hollow and dashed.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If the argument is not a result of comparisons or odds_ratios, or there are more than 8 groups and outcomes.
-
-    Examples
-    --------
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
-    >>> private = iw.PrivateTable(people.frame, people.schema)
-    >>> noise = iw.SeededNoise(1)
-    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, noise=noise, random_seed=1)
-    >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
     >>> found = iw.comparisons(idata, release, contrast={"x": [0.0, 1.0]}, random_seed=1)
     >>> len(iw.plots.comparisons(found).get_yticklabels())
     1
     """
-    attrs = getattr(comparisons, "attrs", {})
-    if not {"comparison", "ratio"} & set(attrs):
-        raise TypeError("plots.comparisons takes a result of iw.comparisons or iw.odds_ratios.")
-    if attrs.get("comparison") == "difference":
-        return _forest(comparisons, "difference in the average {}\n(0: no difference)", 0, prob, ax)
-    label = "ratio of the average {}\n(1: no difference)"
+    attrs = getattr(idata, "attrs", {})
     if "ratio" in attrs:
         label = f"{attrs['ratio']} of {_response(attrs)} against the reference\n(1: no difference)"
-    ax = _forest(comparisons, label, 1, prob, ax)
-    log_axis(ax)
+    elif attrs.get("comparison") == "difference":
+        label = "difference in the average {}\n(0: no difference)"
+    elif "comparison" in attrs:
+        label = "ratio of the average {}\n(1: no difference)"
+    elif "rows" in attrs:
+        label = "average slope of the {}, per unit of the column"
+    else:
+        raise TypeError("the argument must be a result of iw.slopes, iw.comparisons or iw.odds_ratios.")
+    is_ratio = "(1:" in label
+    ax = _forest(idata, label, int(is_ratio), prob, ax)
+    if is_ratio:
+        log_axis(ax)
     return ax
 
 

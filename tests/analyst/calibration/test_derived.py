@@ -119,6 +119,18 @@ def test_predictions_are_judged_one_by_one(kind):
     assert not record["calibrated"].to_numpy()[1]
 
 
+def test_predicted_responses_keep_the_reasons_of_their_means():
+    idata = fitted("x ~ y * g", made())
+    of_fit = record_of(idata)
+    planted = of_fit.assign(calibrated=of_fit["calibrated"] & (of_fit["parameter"] != "sigma"))
+    idata = arviz_compat.with_groups(idata, {"calibration": planted})
+    new = pd.DataFrame({"y": [0, 1], "g": ["w", "u"]})
+    own = [record_of(iw.predictions(idata, new, kind=kind, random_seed=1)) for kind in ("mean", "response")]
+    means, responses = (record.attrs["reasons"].split("\n") for record in own)
+    assert means[0] and responses == [*means, responses[-1]]
+    assert "depend on sigma, which is not calibrated" in responses[-1]
+
+
 def test_odds_ratios_have_the_verdicts_of_their_coefficients():
     idata = fitted("y ~ x * g", made())
     found, of_fit = iw.odds_ratios(idata), record_of(idata)

@@ -15,8 +15,8 @@ from iwbayes.analyst.calibration.meat import Meat
 from iwbayes.analyst.calibration.misfit import Misfit
 from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, calibrate_normal
 from iwbayes.analyst.calibration.score_marginals import ScoreMarginal
-from iwbayes.analyst.regression.design import build_design
-from iwbayes.analyst.regression.priors import prior_scales
+from iwbayes.models.design import build_design
+from iwbayes.models.priors import prior_scales
 
 N = 20_000
 

@@ -12,19 +12,20 @@ from posterior_tools import grid_posterior
 from scipy.special import expit
 
 import iwbayes as iw
-from iwbayes.analyst import arviz_compat, row_merging
+from iwbayes import arrays
+from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.fit import fit
 from iwbayes.analyst.inference.importance import importance_draws
-from iwbayes.analyst.regression.design import build_design
-from iwbayes.analyst.regression.families import default_family
-from iwbayes.analyst.regression.priors import LogPrior, prior_scales
 from iwbayes.analyst.regression.regression_posterior import RegressionProblem, find_modes
-from iwbayes.analyst.regression.weighted_rows import WeightedRows, merge_draws
 from iwbayes.distributions import GaussianDistribution
 from iwbayes.features import FeatureMap
 from iwbayes.features.formulas import model_terms
 from iwbayes.features.terms import ordered_terms
 from iwbayes.measurement import Measurement
+from iwbayes.models.design import build_design
+from iwbayes.models.families import default_family
+from iwbayes.models.priors import LogPrior, prior_scales
+from iwbayes.models.weighted_rows import WeightedRows, merge_draws
 from iwbayes.schema import Categorical, Integer, Schema
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights
@@ -123,12 +124,12 @@ def test_derivatives_match_finite_differences_and_row_scores(formula, family):
 def test_rows_of_one_hash_are_compared(monkeypatch):
     x = np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 1.0], [-0.0, 1.0]] * 3)
     y = np.zeros(12)
-    first, inverse = row_merging.identical_rows(x, y)
+    first, inverse = arrays.identical_rows(x, y)
     np.testing.assert_array_equal(x[first][inverse], x)
     assert len(first) == 2
     # a hash that knows nothing puts all rows together, and the check finds it
-    monkeypatch.setattr(row_merging, "_hash", lambda x, y: np.zeros(len(y), dtype=np.uint64))
-    first, inverse = row_merging.identical_rows(x, y)
+    monkeypatch.setattr(arrays, "_row_hashes", lambda x, y: np.zeros(len(y), dtype=np.uint64))
+    first, inverse = arrays.identical_rows(x, y)
     np.testing.assert_array_equal(x[first][inverse], x)
     assert len(first) == 2
 

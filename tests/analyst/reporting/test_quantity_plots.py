@@ -235,14 +235,13 @@ def test_nothing_is_clipped_and_labels_do_not_overlap_in_narrow_columns(width):
 def test_other_objects_are_refused():
     _, idata = drawn_fit("z ~ x + g", "bernoulli", RELEASE)
     slopes, comparisons = iw.slopes(idata, RELEASE), iw.comparisons(idata, RELEASE)
-    for plot, wrong in (
-        ("slopes", [idata, comparisons, 3]),
-        ("comparisons", [idata, slopes, pd.DataFrame()]),
-        ("predictions", [idata, slopes, comparisons, RELEASE]),
-    ):
-        for own in wrong:
-            with pytest.raises(TypeError, match=f"plots.{plot} takes a result of iw.{plot}"):
-                getattr(iw.plots, plot)(own)
+    for plot in (iw.plots.slopes, iw.plots.comparisons):
+        for wrong in (idata, 3, pd.DataFrame(), iw.predictions(idata, RELEASE.synthetic.frame)):
+            with pytest.raises(TypeError, match="must be a result of iw.slopes, iw.comparisons or iw.odds_ratios"):
+                plot(wrong)
+    for wrong in (idata, slopes, comparisons, RELEASE):
+        with pytest.raises(TypeError, match="plots.predictions takes a result of iw.predictions"):
+            iw.plots.predictions(wrong)
     for prob in (0, 1, 90):
         with pytest.raises(ValueError, match=f"prob must be in .*; got {prob}. Use 0.9"):
             iw.plots.slopes(slopes, prob=prob)

@@ -6,18 +6,21 @@ See :mod:`iwbayes.analyst.regression.model` for a description of the default pri
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from iwbayes.analyst.regression.design import Design
 from iwbayes.arrays import Array, row_blocks, symmetric
+from iwbayes.models.design import Design
 
-Priors = Mapping[str, Any]
+#: A prior given by the user, on the elements of a parameter in unconstrained space: log densities (draw,) at points
+#: (draw, size), and gradient (size,) and Hessian (size, size) at one point.
+Density = tuple[Callable[[Array], Array], Callable[[Array], tuple[Array, Array]]]
 
 #: Degrees of freedom of the HalfStudentT prior of sigma.
 SIGMA_DOF = 4.0
@@ -104,65 +107,15 @@ def _intercept(design: Design) -> int | None:
     return next((term.columns.start for term in design.terms if term.name == "Intercept"), None)
 
 
-def checked_priors(design: Design, priors: Priors | None) -> dict[str, Any]:
-    """Return the given priors as a dict after checking their names and types."""
-    priors = dict(priors or {})
-    if not priors:
-        return {}
-    from pytensor.graph.traversal import ancestors
-    from pytensor.tensor.random.op import RandomVariable
-    from pytensor.tensor.random.type import RandomType
-
-    names = [term.name for term in design.terms] + [name for name in (design.auxiliary,) if name]
-    unknown = sorted(set(priors) - set(names))
-    if unknown:
-        raise ValueError(f"priors must name parameters of the model; got {unknown}. Use names from {names}.")
-    for name, prior in priors.items():
-        owner = getattr(prior, "owner", None)
-        if owner is None or not hasattr(owner.op, "ndim_supp"):
-            raise TypeError(
-                f"the prior of {name!r} must be a distribution such as pm.Normal.dist(0, 1); "
-                f"got {type(prior).__name__}."
-            )
-        inner = [v for v in ancestors(owner.inputs) if v.owner and isinstance(v.owner.op, RandomVariable)]
-        if any(not isinstance(v.type, RandomType) for v in inner):
-            raise ValueError(
-                f"the prior of {name!r} must have fixed parameters; it depends on another random variable. For a "
-                "hierarchical prior write the model in PyMC and weight it with reweight()."
-            )
-    return priors
-
-
-def sized(prior: Any, shape: tuple[int, ...]) -> Any:
-    """Return a copy of a distribution with the given shape."""
-    from pymc.distributions.shape_utils import change_dist_size
-
-    from iwbayes.analyst.weighting.graph_functions import interpreted
-
-    n_support = prior.owner.op.ndim_supp
-    try:
-        copy = change_dist_size(prior, shape[: len(shape) - n_support])
-        found = interpreted([], copy)().shape
-    except ValueError as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"a prior must have the shape of its coefficients, {shape}: {reason}") from None
-    if found != shape:
-        raise ValueError(
-            f"a prior must have the shape of its coefficients, {shape}; got {found}. Use a scalar prior or this shape."
-        )
-    return copy
-
-
 class LogPrior:
     """Joint log density of the priors in unconstrained space, without a compiled model.
 
     theta has shape (n_parameters,): the coefficients, column by column with one per linear predictor, then log sigma.
-    The Jacobian of the logarithm is included. Constants of the default priors are omitted. Priors given by the user are
-    evaluated with PyMC's log densities in Python mode, because compiling would take longer.
+    The Jacobian of the logarithm is included. Constants of the default priors are omitted. `given` replaces default
+    priors by the name of the parameter.
     """
 
-    def __init__(self, design: Design, scales: PriorScales, priors: Priors | None = None) -> None:
-        given = checked_priors(design, priors)
+    def __init__(self, design: Design, scales: PriorScales, given: Mapping[str | None, Density] = MappingProxyType({})):
         #: Names of the parameters with a prior given by the user.
         self.given = tuple(given)
         self._shape = (design.x.shape[1], design.n_predictors)
@@ -179,15 +132,14 @@ class LogPrior:
         sds = scales.sd[kept]
         self._scaled, self._shift = forms[kept] / sds[:, None], (means[kept] / sds)[:, None]
         self._sigma = scales.response_sd if design.auxiliary and design.auxiliary not in given else None
-        self._given: list[tuple[NDArray[np.int64], Any, Any]] = []
+        self._given: list[tuple[NDArray[np.int64], *Density]] = []
         k = design.n_predictors
         for term in design.terms:
             if term.name in given:
                 indices = np.arange(term.columns.start * k, term.columns.stop * k)
-                self._given.append((indices, *_given_prior(given[term.name], design.shape(term), positive=False)))
+                self._given.append((indices, *given[term.name]))
         if design.auxiliary in given:
-            last = np.array([self._size - 1])
-            self._given.append((last, *_given_prior(given[design.auxiliary], (), positive=True)))
+            self._given.append((np.array([self._size - 1]), *given[design.auxiliary]))
 
     def value(self, theta: Array) -> Array:
         """Return the log density at each row of theta, shape (draw, p) -> (draw,)."""
@@ -231,25 +183,3 @@ class LogPrior:
     def _log_ratio(self, u: Any) -> Any:
         # log of sigma^2 / (nu s^2); its logistic enters the derivatives of the HalfStudentT density
         return 2 * u - math.log(SIGMA_DOF * float(self._sigma or 1.0) ** 2)
-
-
-def _given_prior(prior: Any, shape: tuple[int, ...], *, positive: bool) -> tuple[Any, Any]:
-    """Compile a PyMC prior into two functions.
-
-    The first maps points (draw, size) to log densities (draw,). The second returns gradient and Hessian at one point.
-    """
-    import pymc as pm
-    import pytensor.tensor as pt
-    from pytensor.graph.replace import vectorize_graph
-
-    from iwbayes.analyst.weighting.graph_functions import interpreted
-
-    size = int(np.prod(shape))
-    x = pt.vector("x", shape=(size,), dtype="float64")
-    point = pt.exp(x) if positive else x
-    density = pm.logp(sized(prior, shape), point.reshape(shape)).sum() + (x.sum() if positive else 0.0)
-    gradient: Any = pt.grad(density, x, disconnected_inputs="ignore")
-    rows: list[Any] = [pt.grad(gradient[i], x, disconnected_inputs="ignore") for i in range(size)]
-    batch = pt.matrix("batch", shape=(None, size), dtype="float64")
-    values = interpreted([batch], vectorize_graph(density, {x: batch}))
-    return values, interpreted([x], [gradient, pt.stack(rows)])

@@ -9,9 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from iwbayes.analyst.regression.design import Design
-from iwbayes.analyst.row_merging import MERGE_SHARE, identical_rows
-from iwbayes.arrays import Array, row_blocks
+from iwbayes.arrays import MERGE_SHARE, Array, identical_rows, row_blocks
+from iwbayes.models.design import Design
 
 # Rows and draws per block, chosen so that a block stays in the processor cache.
 _BLOCK_ROWS, _BLOCK_DRAWS = 512, 256

@@ -56,9 +56,6 @@ class Family:
     mean_gradient: Callable[[Array], Array]  # dE[y]/d eta (outcome, predictor, ...)
     # (eta (predictor, draw, row), sigma (draw,), generator) -> responses (draw, row), or codes of their levels
     draw: Callable[[Array, Array, np.random.Generator], Array]
-    # (module pymc, name, eta, y, aux): adds the observed variable with dimension "row" to the current model. eta is a
-    # tensor (row,), or (row, predictor) for a categorical response
-    observe: Callable[[Any, str, Any, Array, Any], Any]
     # (y (row,), weights (row,), n_predictors) -> predictors of the intercept-only model; None: start at least squares
     start: Callable[[Array, Array, int], Array] | None = None
     cumulant: Callable[[Array], Array] | None = None  # A(eta), shape (...); may overwrite its argument
@@ -209,7 +206,6 @@ _BERNOULLI = Family(
     mean_gradient=_logistic_gradient,
     draw=lambda eta, sigma, rng: (rng.random(eta[0].shape) < _logistic(eta[0])).astype(np.float64),
     start=lambda y, w, k: np.log([(w @ y + 0.5) / (w.sum() - w @ y + 0.5)]),
-    observe=lambda pm, name, eta, y, aux: pm.Bernoulli(name, logit_p=eta, observed=y.astype(np.int64), dims="row"),
     cumulant=_bernoulli_cumulant,
     ratio="odds ratio",
 )
@@ -244,7 +240,6 @@ _GAUSSIAN = Family(
     mean=lambda eta: eta,
     mean_gradient=lambda eta: np.ones_like(eta)[None],
     draw=lambda eta, sigma, rng: rng.normal(eta[0], sigma[:, None]),
-    observe=lambda pm, name, eta, y, aux: pm.Normal(name, mu=eta, sigma=aux, observed=y, dims="row"),
     derivatives=(_gaussian_score, _gaussian_hessian),
     auxiliary="sigma",
     continuous=True,
@@ -278,9 +273,6 @@ _POISSON = Family(
     mean_gradient=lambda eta: _exponential(eta)[None],
     draw=_poisson_draw,
     start=lambda y, w, k: np.log([(w @ y + 0.5) / (w.sum() + 0.5)]),
-    observe=lambda pm, name, eta, y, aux: pm.Poisson(
-        name, mu=pm.math.exp(eta), observed=y.astype(np.int64), dims="row"
-    ),
     cumulant=_poisson_cumulant,
     ratio="rate ratio",
 )
@@ -324,11 +316,6 @@ def _categorical_start(y: Array, w: Array, n_predictors: int) -> Array:
     return np.log(counts[1:] / counts[0])
 
 
-def _categorical_observe(pm: Any, name: str, eta: Any, y: Array, aux: Any) -> None:
-    logits = pm.math.concatenate([pm.math.zeros_like(eta[:, :1]), eta], axis=1)
-    pm.Categorical(name, logit_p=logits, observed=y.astype(np.int64), dims="row")
-
-
 _CATEGORICAL = Family(
     name="categorical",
     link="softmax",
@@ -340,7 +327,6 @@ _CATEGORICAL = Family(
     mean_gradient=_softmax_gradient,
     draw=_categorical_draw,
     start=_categorical_start,
-    observe=_categorical_observe,
     cumulant=_log_sum,
     ratio="relative risk ratio",
     by_level=True,

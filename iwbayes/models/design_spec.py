@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +14,8 @@ import pandas as pd
 import xarray as xr
 from formulaic.errors import DataMismatchWarning, FormulaicError
 
-from iwbayes.analyst.regression.families import Family
 from iwbayes.arrays import Array
+from iwbayes.models.families import Family
 from iwbayes.schema import Schema
 from iwbayes.schema.columns import Binary, _Numeric, _Whole
 from iwbayes.schema.dates import Date
@@ -155,10 +157,42 @@ class DesignSpec:
         Raises ValueError if the formula cannot be evaluated on these rows, or if a column is not finite. A column that
         was zero in all rows of the fit has no coefficient, so it must be zero in these rows too.
         """
+        with self.refusals():
+            x, others = self.columns_of(frame)
+        for name, column in {**dict(zip(self.columns, x.T, strict=True)), **others}.items():
+            if not np.isfinite(column).all():
+                raise ValueError(
+                    f"{name!r} must be finite; it is not finite in {int((~np.isfinite(column)).sum())} rows. Leave "
+                    "these rows out."
+                )
+        new = [name for name, column in others.items() if column.any()]
+        if new:
+            raise ValueError(
+                f"columns {new} of the design matrix must be zero, because they were zero in all rows of the fit and "
+                "have no coefficient; in some of these rows they are not zero. Leave those rows out."
+            )
+        return x
+
+    def columns_of(self, frame: pd.DataFrame) -> tuple[Array, dict[str, Array]]:
+        """Return the design matrix (row, column), and the columns (row,) without a coefficient by name, unchecked."""
+        matrix = evaluate(self.model_spec, frame)
+        names, values = [str(name) for name in matrix.columns], matrix.to_numpy(dtype=np.float64)
+        if len(values) != len(frame):
+            raise ValueError(
+                f"formula {self.formula!r} must keep the number of rows; one of its functions changes it. Use a "
+                "function that returns one value per row."
+            )
+        own = [names.index(name) for name in self.columns]
+        others = {name: column for name, column in zip(names, values.T, strict=True) if name not in set(self.columns)}
+        return np.ascontiguousarray(values[:, own]) + 0.0, others
+
+    @contextmanager
+    def refusals(self) -> Iterator[None]:
+        """Turn errors and warnings of formulaic into a ValueError that says which rows to leave out."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", DataMismatchWarning)
-                matrix = evaluate(self.model_spec, frame)
+                yield
         except DataMismatchWarning:
             raise ValueError(
                 f"categories in a factor of {self.formula!r} must occur in the rows of the fit; some do not and have "
@@ -170,26 +204,6 @@ class DesignSpec:
                 f"formula {self.formula!r} cannot be evaluated on these rows: {reason} Splines, for example, are "
                 "defined only within the range of the fit. Leave out rows beyond that range."
             ) from None
-        names, values = [str(name) for name in matrix.columns], matrix.to_numpy(dtype=np.float64)
-        if len(values) != len(frame):
-            raise ValueError(
-                f"formula {self.formula!r} must keep the number of rows; one of its functions changes it. Use a "
-                "function that returns one value per row."
-            )
-        bad = ~np.isfinite(values)
-        if bad.any():
-            raise ValueError(
-                f"{names[int(np.argmax(bad.any(axis=0)))]!r} must be finite; it is not finite in "
-                f"{int(bad.any(axis=1).sum())} rows. Leave these rows out."
-            )
-        own = set(self.columns)
-        new = [name for name, column in zip(names, values.T, strict=True) if name not in own and column.any()]
-        if new:
-            raise ValueError(
-                f"columns {new} of the design matrix must be zero, because they were zero in all rows of the fit and "
-                "have no coefficient; in some of these rows they are not zero. Leave those rows out."
-            )
-        return np.ascontiguousarray(values[:, [names.index(name) for name in self.columns]]) + 0.0
 
     def ready(self, newdata: pd.DataFrame) -> pd.DataFrame:
         """Check new rows against the schema and the levels of the fit, and return their predictors for `matrix`."""

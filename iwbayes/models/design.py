@@ -6,7 +6,7 @@ import re
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -15,13 +15,22 @@ from formulaic.parser.types import Term as FormulaTerm
 from numpy.typing import NDArray
 
 from iwbayes._warnings import IwbayesWarning
-from iwbayes.analyst.regression.design_spec import DesignSpec, Term, evaluate
-from iwbayes.analyst.regression.families import Family, FamilyName, Response, default_family, get_family
-from iwbayes.arrays import Array
+from iwbayes.arrays import Array, BoolArray
 from iwbayes.features.formulas import formula_hints, read_formula
+from iwbayes.models.design_spec import DesignSpec, Term, evaluate
+from iwbayes.models.families import Family, FamilyName, Response, default_family, get_family
 from iwbayes.schema import Schema
 
 _RESERVED = ("chain", "draw")
+
+
+class OtherRows(NamedTuple):
+    """A design evaluated on other rows; see `Design.on`."""
+
+    x: Array  # (row, column)
+    y: Array  # (row,)
+    complete: BoolArray  # (row,): whether no cell is missing
+    known: BoolArray  # (row,): whether the row is complete and has a coefficient for each of its levels
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +41,7 @@ class Design(DesignSpec):
     x: Array  # (row, column), of the rows used
     rows: NDArray[np.int64]  # (row,): indices of the rows used among all rows of the table
     n_rows: int  # all rows of the table
+    response_spec: Any  # formulaic's ModelSpec of a response that is an expression; None for a column
 
     @property
     def y(self) -> Array:
@@ -42,6 +52,39 @@ class Design(DesignSpec):
         """Return the same regression on different rows, for example merged ones."""
         rows = np.arange(len(y))
         return replace(self, x=x, response=replace(self.response, values=y), rows=rows, n_rows=len(y))
+
+    def on(self, frame: pd.DataFrame) -> OtherRows:
+        """Evaluate the design on all rows of a table of the same schema, in canonical form.
+
+        All rows go through the same arithmetic in arrays of one shape. Rows that are incomplete or have unknown levels
+        get placeholder cells. So the numbers of a row depend on this row only, to the last bit.
+        """
+        used = frame[list(self.schema.names)].reset_index(drop=True)
+        complete = used.notna().all(axis=1).to_numpy(copy=True)
+        known, levels = complete.copy(), dict(self.predictor_levels)
+        if self.family.by_level:
+            own = getattr(self.schema[self.name], "levels", ())
+            levels[self.name] = tuple(level for level in own if str(level) in self.levels)
+        for name, kept in levels.items():
+            known &= used[name].isin(kept).to_numpy()
+        for column in self.schema:
+            placeholder = levels[column.name][0] if column.name in levels else _any_cell(column)
+            used[column.name] = used[column.name].where(known, placeholder)
+        for name, kept in self.predictor_levels.items():
+            used[name] = used[name].cat.set_categories(list(kept))
+        ready = _plain(used)
+        x, others = self.columns_of(ready)
+        for values in others.values():
+            known &= values == 0
+        return OtherRows(x, self._response_of(used, ready), complete, known)
+
+    def _response_of(self, used: pd.DataFrame, ready: pd.DataFrame) -> Array:
+        if self.response_spec is not None:
+            return np.asarray(evaluate(self.response_spec, ready).to_numpy(dtype=np.float64)[:, 0])
+        if self.family.by_level:
+            codes = {level: float(code) for code, level in enumerate(self.levels)}
+            return used[self.name].astype(str).map(codes).to_numpy(dtype=np.float64)
+        return self.family.response(self.schema[self.name], used[self.name]).values
 
 
 def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: FamilyName | Family | None) -> Design:
@@ -87,7 +130,7 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: Fami
             f"{[name for name in used if frame[name].isna().any()]}; these rows and their weights are left out."
         )
     subset = ready_rows(frame.iloc[rows][used], schema, skip=lhs)
-    response = _response(parsed, lhs, subset, schema, family)
+    response, response_spec = _response(parsed, lhs, subset, schema, family)
     x, terms, spec, columns = _matrix(parsed, subset)
     _check_names(lhs, terms)
     if len(x) != len(rows) or len(response.values) != len(rows):
@@ -111,6 +154,7 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: Fami
         x=x,
         rows=rows,
         n_rows=len(frame),
+        response_spec=response_spec,
     )
 
 
@@ -120,32 +164,17 @@ def other_rows(design: Design, frame: pd.DataFrame) -> Design:
     Rows are left out if they have missing cells in the columns used, or levels without a coefficient. Raises ValueError
     if no row is left, or if the formula cannot be evaluated on these rows.
     """
-    used = frame[list(design.schema.names)]
-    kept = used.notna().all(axis=1).to_numpy(copy=True)
-    for name, levels in design.predictor_levels.items():
-        kept &= used[name].isin(levels).to_numpy()
-    codes = None
-    if design.family.by_level:
-        known = {level: code for code, level in enumerate(design.levels)}
-        codes = used[design.name].astype(str).map(known).to_numpy(dtype=np.float64, na_value=np.nan)
-        kept &= np.isfinite(codes)
-    rows = np.flatnonzero(kept)
+    with design.refusals():
+        found = design.on(frame)
+    rows = np.flatnonzero(found.known)
     if not len(rows):
         raise ValueError(
             f"no row can be used with {design.formula!r}: each has missing cells or levels without a coefficient. Pass "
             "rows that are complete and have levels of the fit."
         )
-    used = used.iloc[rows]
-    if codes is not None:
-        values = codes[rows]
-    elif design.name in design.schema.names:
-        values = design.family.response(design.schema[design.name], used[design.name]).values
-    else:
-        parsed = read_formula(design.formula, design.schema)
-        values = evaluate(parsed.lhs, ready_rows(used, design.schema, skip=design.name)).to_numpy(np.float64)[:, 0]
-        _check_finite(design.name, values[:, None])
-    x = design.matrix(design.ready(used))
-    response = replace(design.response, values=values)
+    x, response = found.x[rows], replace(design.response, values=found.y[rows])
+    for name, values in zip((*design.columns, design.name), (*x.T, response.values), strict=True):
+        _check_finite(name, values[:, None])
     return replace(design, x=x, response=response, rows=rows, n_rows=len(frame))
 
 
@@ -193,13 +222,21 @@ def ready_rows(frame: pd.DataFrame, schema: Schema, *, skip: str) -> pd.DataFram
     ready = {}
     for name in frame.columns:
         values = frame[name].reset_index(drop=True)
-        if isinstance(values.dtype, pd.CategoricalDtype):
-            if name != skip:
-                values = _occurring(values)
-        elif pd.api.types.is_extension_array_dtype(values.dtype):
-            values = values.astype(np.int64)
+        if isinstance(values.dtype, pd.CategoricalDtype) and name != skip:
+            values = _occurring(values)
         ready[name] = values
-    return pd.DataFrame(ready)
+    return _plain(pd.DataFrame(ready))
+
+
+def _plain(frame: pd.DataFrame) -> pd.DataFrame:
+    """Convert whole numbers to numpy; no cell is missing."""
+    whole = [name for name in frame if pd.api.types.is_extension_array_dtype(frame[name].dtype)]
+    return frame.astype({name: np.int64 for name in whole if not hasattr(frame[name], "cat")})
+
+
+def _any_cell(column: Any) -> Any:
+    """Return a valid cell of a column, as a placeholder in rows that are left out."""
+    return column.levels[0] if column.kind in ("binary", "categorical") else column.lower
 
 
 def _occurring(values: pd.Series) -> pd.Series:
@@ -214,15 +251,16 @@ def _occurring(values: pd.Series) -> pd.Series:
     return values.cat.set_categories(kept)
 
 
-def _response(parsed: Any, lhs: str, frame: pd.DataFrame, schema: Schema, family: Family) -> Response:
+def _response(parsed: Any, lhs: str, frame: pd.DataFrame, schema: Schema, family: Family) -> tuple[Response, Any]:
     if lhs in schema.names:
         response = family.response(schema[lhs], frame[lhs])
-        return _occurring_levels(lhs, response) if family.by_level else response
-    values = evaluate(parsed.lhs, frame).to_numpy(dtype=np.float64)
+        return _occurring_levels(lhs, response) if family.by_level else response, None
+    matrix = evaluate(parsed.lhs, frame)
+    values = matrix.to_numpy(dtype=np.float64)
     if values.shape[1] != 1:
         raise ValueError(f"the response {lhs!r} must be one number per row; it has {values.shape[1]} columns.")
     _check_finite(lhs, values)
-    return Response(values[:, 0])
+    return Response(values[:, 0]), matrix.model_spec
 
 
 def _occurring_levels(name: str, response: Response) -> Response:
