@@ -90,5 +90,5 @@ def test_a_new_measure_appears_everywhere(monkeypatch, documented):
     assert "| [`toy`](../theory.md#rehearsals) | The position of a parameter. |" in documented.table()
     # an average has its own value, a prediction the worst of the parameters that concern it
     assert arviz_compat.group(iw.slopes(idata, release), "calibration")["toy"].item() == 1
-    far = iw.predictions(idata, release, new_data=pd.DataFrame({"x": [2.0]}))
+    far = iw.predictions(idata, pd.DataFrame({"x": [2.0]}))
     assert arviz_compat.group(far, "calibration")["toy"].item() == 2

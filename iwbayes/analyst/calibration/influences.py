@@ -34,7 +34,6 @@ class Influences:
     The influence of row i is ``J^-1 s_i``. A quantity with gradient a, such as a contrast, has the influence function
     ``a J^-1 s_i``, so these matrices judge every linear combination of the estimates as well.
 
-    Theory: docs/theory.md#kappa-and-what-explained-means.
     """
 
     total: Array  # of one row

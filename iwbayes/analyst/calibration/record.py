@@ -25,7 +25,7 @@ NAN = float("nan")
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """What a calibration knows of p parameters: measures (p,) by name, facts of the whole fit, and influences.
+    """What a record says of p parameters: measures (p,) by name, facts of the whole fit, and influences.
 
     `informed` (p,) marks the parameters that the likelihood depends on, all if None. `linked` (p, p) marks the pairs of
     parameters that the prior connects.

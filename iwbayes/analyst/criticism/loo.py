@@ -212,8 +212,8 @@ def loo(
     Raises
     ------
     TypeError, ValueError
-        If the draws are calibrated or mix several weight draws; if a group is missing; if the release has other rows or
-        other weights than the model, by the digest that :func:`~iwbayes.fit` recorded and by the weighted terms of one
+        If the draws are calibrated or mix several weight draws; if a group is missing; if rows or weights of the
+        release differ from those of the model, by the digest that :func:`~iwbayes.fit` recorded and by the weighted terms of one
         draw; if the log likelihood is NaN or +inf, or -inf in a row with a positive weight.
     KeyError
         If `var_name` is not in the log likelihood.

@@ -16,7 +16,7 @@ LIMIT = 1.5
 def score_ratio(at: Estimates) -> Array:
     """Return the ratio (q,) of lengths; infinite if nothing bounds a parameter, NaN without a tilt.
 
-    For other quantities than parameters it is 1 if many rows are behind them, and unknown otherwise.
+    For quantities computed from parameters it is 1 if many rows are behind them, and unknown otherwise.
     """
     if at.score_ratio is not None:
         return at.score_ratio

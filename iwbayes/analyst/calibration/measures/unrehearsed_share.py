@@ -1,4 +1,4 @@
-"""unrehearsed_share: how much of an interval allows for what no rehearsal can show."""
+"""unrehearsed_share: how much of an interval allows for errors that no rehearsal can show."""
 
 from __future__ import annotations
 
