@@ -80,13 +80,8 @@ def compare(
 
     Examples
     --------
-    Seeded noise makes the example repeatable. Private data need the default noise.
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
 
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
-    >>> private = iw.PrivateTable(people.frame, people.schema)
-    >>> noise = iw.SeededNoise(1)
-    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, n_synthetic=2000, noise=noise, random_seed=1)
     >>> models = {
     ...     formula: iw.fit(formula, release, calibrate="none", log_likelihood=True, draws=250, random_seed=1)
     ...     for formula in ("y ~ 1", "y ~ x + z")

@@ -263,17 +263,12 @@ def loo(
 
     Examples
     --------
-    Seeded noise makes the example repeatable. Private data need the default noise.
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
 
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
-    >>> private = iw.PrivateTable(people.frame, people.schema)
-    >>> noise = iw.SeededNoise(1)
-    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, n_synthetic=2000, noise=noise, random_seed=1)
     >>> idata = iw.fit("y ~ x", release, calibrate="none", log_likelihood=True, draws=250, random_seed=1)
     >>> result = iw.loo(idata, release)
     >>> result.elpd_i.shape, result.noise_included
-    ((2000,), True)
+    ((10000,), True)
     """
     terms = row_terms(idata, release, total, var_name)
     score = (

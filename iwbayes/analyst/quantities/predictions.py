@@ -96,14 +96,9 @@ def predictions(
 
     Examples
     --------
-    Seeded noise makes the example repeatable. Private data need the default noise.
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
 
     >>> import pandas as pd
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
-    >>> private = iw.PrivateTable(people.frame, people.schema)
-    >>> noise = iw.SeededNoise(1)
-    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, noise=noise, random_seed=1)
     >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
     >>> found = iw.predictions(idata, pd.DataFrame({"x": [-1.0, 0.0, 1.0], "z": [0.0, 0.0, 0.0]}))
     >>> found["posterior"]["y"].shape

@@ -103,9 +103,8 @@ def plot_forest(
 
     Examples
     --------
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 500, random_seed=1)
-    >>> release = iw.publish(iw.PrivateTable(people.frame, people.schema), epsilon=9, delta=1e-6, progressbar=False)
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
+
     >>> weighted = iw.fit("y ~ x", release, calibrate="none", draws=200, random_seed=1)
     >>> unweighted = iw.fit("y ~ x", release, weights="uniform", calibrate="none", draws=200, random_seed=1)
     >>> ax = iw.plots.forest({"weighted": weighted, "unweighted": unweighted}, release=release)

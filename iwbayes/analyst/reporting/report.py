@@ -89,11 +89,8 @@ def report(
 
     Examples
     --------
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
-    >>> private = iw.PrivateTable(people.frame, people.schema)
-    >>> noise = iw.SeededNoise(1)
-    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, noise=noise, random_seed=1)
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
+
     >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
     >>> page = iw.report(release, idata)  # to be written to a file: Path("report.html").write_text(page)
     >>> "y ~ x + z" in page
