@@ -32,12 +32,8 @@ def compare(
         Two or more models by name: results of :func:`~iwbayes.loo`, or draws from which they are computed.
     release : Release, optional
         Release with the weights of the models, if draws are given; see :func:`~iwbayes.loo`.
-    total : float, optional
-        Sum of the weights over all rows of the table, if draws are given; see :func:`~iwbayes.loo`.
-    var_name : str, optional
-        Name of the observed variable from which rows are left out, if draws are given; see :func:`~iwbayes.loo`.
-    rehearsals : Rehearsals, optional
-        Rehearsals of the release, for standard errors, if draws are given; see :func:`~iwbayes.loo`.
+    total, var_name, rehearsals : optional
+        For draws, as in :func:`~iwbayes.loo`.
 
     Returns
     -------

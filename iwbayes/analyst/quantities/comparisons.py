@@ -81,9 +81,8 @@ def comparisons(
 
     Notes
     -----
-    A ratio is the ratio of the two averages, not the average of the ratios of rows. Its draws over random rows are
-    ``exp(log a1 - log a0 - d)``, and row i has the influence ``g1_i / a1 - g0_i / a0`` on ``d``. Everything else is as
-    in :func:`~iwbayes.slopes`.
+    A ratio is the ratio of the two averages, not the average of the ratios of rows. Everything else is as in
+    :func:`~iwbayes.slopes`.
 
     References
     ----------
