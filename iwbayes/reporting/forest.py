@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.quantities.intervals import BOUNDS, intervals
-from iwbayes.analyst.reporting.drawing import (
+from iwbayes.release import Release
+from iwbayes.reporting.drawing import (
     CALIBRATED,
     GREY,
     LIGHT_GREY,
@@ -29,7 +30,6 @@ from iwbayes.analyst.reporting.drawing import (
     plain,
     title_with_verdict,
 )
-from iwbayes.release import Release
 from iwbayes.schema.columns import _Numeric
 
 _COLUMNS = ("coefficient", "method", *BOUNDS)

@@ -11,7 +11,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.reporting.drawing import (
+from iwbayes.reporting.drawing import (
     CALIBRATED,
     MARKERS,
     NOT_CALIBRATED,
@@ -25,7 +25,7 @@ from iwbayes.analyst.reporting.drawing import (
     plain,
     title_with_verdict,
 )
-from iwbayes.analyst.reporting.forest import draw_forest
+from iwbayes.reporting.forest import draw_forest
 
 #: Width that the marks of one level share, and the number of values up to which numbers are drawn as levels.
 _DODGE, _FEW = 0.5, 5

@@ -21,13 +21,13 @@ from iwbayes.analyst.checks import check_release
 from iwbayes.analyst.criticism.diagnose import diagnose
 from iwbayes.analyst.criticism.diagnostics_table import named_in
 from iwbayes.analyst.quantities.intervals import intervals
-from iwbayes.analyst.reporting.drawing import WEIGHTED
-from iwbayes.analyst.reporting.forest import plot_forest, uncalibrated
-from iwbayes.analyst.reporting.html import bullets, facts, folded, page, paragraph, picture, settings, table
-from iwbayes.analyst.reporting.marginal_plots import plot_marginals
-from iwbayes.analyst.reporting.plots import plot_budget, plot_overlap, plot_weights
 from iwbayes.display import number
 from iwbayes.release import Release
+from iwbayes.reporting.drawing import WEIGHTED
+from iwbayes.reporting.forest import plot_forest, uncalibrated
+from iwbayes.reporting.html import bullets, facts, folded, page, paragraph, picture, settings, table
+from iwbayes.reporting.marginal_plots import plot_marginals
+from iwbayes.reporting.release_plots import plot_budget, plot_overlap, plot_weights
 from iwbayes.schema.columns import _Numeric
 from iwbayes.schema.schema import column_table
 

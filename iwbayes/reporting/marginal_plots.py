@@ -11,9 +11,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
-from iwbayes.analyst.reporting.drawing import BLUE, UNWEIGHTED, WEIGHTED, NotebookFigure, label_axes, plain, shortened
 from iwbayes.arrays import Array
 from iwbayes.release import Release
+from iwbayes.reporting.drawing import BLUE, UNWEIGHTED, WEIGHTED, NotebookFigure, label_axes, plain, shortened
 from iwbayes.schema import Date
 from iwbayes.schema.columns import Column, _Numeric, _Whole
 
