@@ -21,9 +21,8 @@ PARTS = {
         "analyst/regression",
         "analyst/criticism",
         "analyst/quantities",
-        "analyst/reporting",
     ),
-    "On top": ("coverage", "rehearsal", "cli"),
+    "On top": ("reporting", "coverage", "rehearsal", "cli"),
 }
 ON_TOP = ("__main__", "_read", "demo", "planning", "publishing")
 

@@ -23,7 +23,6 @@ from .analyst.quantities.ratios import odds_ratios as odds_ratios
 from .analyst.quantities.slopes import slopes as slopes
 from .analyst.regression.model import regression as regression
 from .analyst.regression.named_model import model as model
-from .analyst.reporting.report import report as report
 from .analyst.sample import sample as sample
 from .analyst.weighting.reweight import log_likelihood as log_likelihood
 from .analyst.weighting.reweight import reweight as reweight
@@ -48,6 +47,7 @@ from .rehearsals import Rehearsals as Rehearsals
 from .release import Release as Release
 from .release import ReleaseError as ReleaseError
 from .release import load as load
+from .reporting.report import report as report
 from .schema import Binary as Binary
 from .schema import Categorical as Categorical
 from .schema import Date as Date

@@ -273,7 +273,7 @@ def demo_figure(found: DemoResult) -> Figure:
     """Draw the intervals of both models relative to the private rows; the title is the result."""
     from matplotlib.figure import Figure
 
-    from iwbayes.analyst.reporting.forest import plot_forest
+    from iwbayes.reporting.forest import plot_forest
 
     counts, total = found.contained().sum(), len(found.contained())
     figure = Figure(figsize=(12, 7), layout="constrained")

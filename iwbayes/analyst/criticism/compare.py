@@ -32,12 +32,8 @@ def compare(
         Two or more models by name: results of :func:`~iwbayes.loo`, or draws from which they are computed.
     release : Release, optional
         Release with the weights of the models, if draws are given; see :func:`~iwbayes.loo`.
-    total : float, optional
-        Sum of the weights over all rows of the table, if draws are given; see :func:`~iwbayes.loo`.
-    var_name : str, optional
-        Name of the observed variable from which rows are left out, if draws are given; see :func:`~iwbayes.loo`.
-    rehearsals : Rehearsals, optional
-        Rehearsals of the release, for standard errors, if draws are given; see :func:`~iwbayes.loo`.
+    total, var_name, rehearsals : optional
+        For draws, as in :func:`~iwbayes.loo`.
 
     Returns
     -------
@@ -80,13 +76,8 @@ def compare(
 
     Examples
     --------
-    Seeded noise makes the example repeatable. Private data need the default noise.
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
 
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
-    >>> private = iw.PrivateTable(people.frame, people.schema)
-    >>> noise = iw.SeededNoise(1)
-    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, n_synthetic=2000, noise=noise, random_seed=1)
     >>> models = {
     ...     formula: iw.fit(formula, release, calibrate="none", log_likelihood=True, draws=250, random_seed=1)
     ...     for formula in ("y ~ 1", "y ~ x + z")

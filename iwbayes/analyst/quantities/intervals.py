@@ -56,9 +56,8 @@ def intervals(
 
     Examples
     --------
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 500, random_seed=1)
-    >>> release = iw.publish(iw.PrivateTable(people.frame, people.schema), epsilon=9, delta=1e-6, progressbar=False)
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
+
     >>> idata = iw.fit("y ~ x", release, calibrate="none", draws=200, random_seed=1)
     >>> table = iw.intervals({"unweighted": idata})
     >>> list(table.index)

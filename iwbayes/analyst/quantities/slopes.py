@@ -46,7 +46,7 @@ def slopes(
     idata : arviz.InferenceData or xarray.DataTree
         Complete result of :func:`~iwbayes.fit`, also if read from a file.
     release : Release
-        The release that was fitted, with the weights of the fit. If `fit` had different weights, for example from
+        The release that was fitted. If `fit` had different weights, for example from
         :func:`~iwbayes.noise_aware_weights`, pass ``dataclasses.replace(release, weights=...)``.
     wrt : str or sequence of str, optional
         Numeric predictors of the formula ("with respect to"). By default all of them.
@@ -65,9 +65,8 @@ def slopes(
         Group ``posterior`` with one variable per predictor: the change of the mean response per unit of the predictor.
         Its dimensions are chain, draw, ``by_<column>`` if `by` is given, and ``<response>_dim`` for a categorical
         response. Its attributes are ``formula``, ``family`` and ``weights`` of the fit, ``rows``, ``noise_included``
-        ("yes" if averages over random rows include the noise in the weights), ``calibration`` (method of the fit, or
-        "none") and ``verdict``. If the fit was calibrated, the group ``calibration`` judges each average by its own
-        influence function: a coefficient that hardly enters an average does not decide about it.
+        ("yes" or "no", for the noise in the weights), ``calibration`` (method of the fit, or "none") and ``verdict``.
+        If the fit was calibrated, the group ``calibration`` judges each average by its own influence function.
 
     Raises
     ------
@@ -81,23 +80,11 @@ def slopes(
     Slopes use the design matrix of the fit, so interactions, powers and splines are included. Columns of the design
     matrix are differentiated by one central difference, and the inverse link in closed form.
 
-    With ``rows="fixed"`` the slope is the average over these weighted rows, which are treated as known. The intervals
-    contain only the uncertainty of the coefficients.
-
-    With ``rows="random"`` the slope is the average over the population of the private rows. The average over the rows,
-    ``a = sum p_i g_i(theta)``, differs from it by ``d = sum p_i (g_i - a)``. Let M be the joint covariance of these
-    influences and the scores s of the coefficients, the middle matrix of a sandwich covariance
-    (`iwbayes.analyst.calibration.meat.Meat`). Given a draw theta,
-
-        d ~ Normal(M_ds M_ss^-1 J (theta_L - theta), M_dd - M_ds M_ss^-1 M_sd),
-
-    where theta_L is the maximum of the likelihood and J its curvature. The draw of the average is a(theta) - d. Within
-    a level of `by` that has share P of the rows, the influence is ``(g_i - a) / P``, and zero in other rows.
-
-    M includes the noise in the weights for released weights of a tilt. For other weights M is ``sum p_i^2 g_i g_i'``,
-    without noise. If there are several weight draws, each posterior draw is averaged with its own weight draw. For
-    draws from :func:`~iwbayes.noise_aware_weights`, which include the noise, M is the weighted covariance divided by
-    N, the number of private rows. Its variance is derived in "Averages over random rows" on the theory page.
+    With ``rows="fixed"`` the slope is the average over these weighted rows, which are treated as known: the intervals
+    contain only the uncertainty of the coefficients. With ``rows="random"`` it is the average over the population of
+    the private rows, whose difference from the rows is drawn for each draw of the coefficients; "Averages over random
+    rows" on the theory page derives its distribution. With several weight draws, each posterior draw is averaged with
+    its own weight draw.
 
     References
     ----------
@@ -106,13 +93,8 @@ def slopes(
 
     Examples
     --------
-    Seeded noise makes the example repeatable. Private data need the default noise.
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
 
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
-    >>> private = iw.PrivateTable(people.frame, people.schema)
-    >>> noise = iw.SeededNoise(1)
-    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, noise=noise, random_seed=1)
     >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
     >>> found = iw.slopes(idata, release, wrt="x", random_seed=1)
     >>> found["posterior"]["x"].shape

@@ -108,10 +108,8 @@ def regression(
 
     Examples
     --------
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 1000, random_seed=1)
-    >>> private = iw.PrivateTable(people.frame, people.schema)
-    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, n_synthetic=1000, progressbar=False)
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
+
     >>> model = iw.regression("y ~ x", release)
     >>> [variable.name for variable in model.free_RVs]
     ['x', 'Intercept']

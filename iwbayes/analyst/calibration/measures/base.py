@@ -119,7 +119,7 @@ class Drawn(NamedTuple):
 
 
 class Replayed(NamedTuple):
-    """Variances (q,) of estimates by the formula, by rehearsals, and of errors that these cannot show, and the coverage (q,).
+    """Variances (q,) of estimates by the formula, by rehearsals, and of other errors, and the coverage (q,).
 
     The coverage is the share of rehearsals in which the 90 % interval of the formula contains the rehearsed value.
     """

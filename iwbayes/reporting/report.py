@@ -21,13 +21,13 @@ from iwbayes.analyst.checks import check_release
 from iwbayes.analyst.criticism.diagnose import diagnose
 from iwbayes.analyst.criticism.diagnostics_table import named_in
 from iwbayes.analyst.quantities.intervals import intervals
-from iwbayes.analyst.reporting.drawing import WEIGHTED
-from iwbayes.analyst.reporting.forest import plot_forest, uncalibrated
-from iwbayes.analyst.reporting.html import bullets, facts, folded, page, paragraph, picture, settings, table
-from iwbayes.analyst.reporting.marginal_plots import plot_marginals
-from iwbayes.analyst.reporting.plots import plot_budget, plot_overlap, plot_weights
 from iwbayes.display import number
 from iwbayes.release import Release
+from iwbayes.reporting.drawing import WEIGHTED
+from iwbayes.reporting.forest import plot_forest, uncalibrated
+from iwbayes.reporting.html import bullets, facts, folded, page, paragraph, picture, settings, table
+from iwbayes.reporting.marginal_plots import plot_marginals
+from iwbayes.reporting.release_plots import plot_budget, plot_overlap, plot_weights
 from iwbayes.schema.columns import _Numeric
 from iwbayes.schema.schema import column_table
 
@@ -89,11 +89,8 @@ def report(
 
     Examples
     --------
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
-    >>> private = iw.PrivateTable(people.frame, people.schema)
-    >>> noise = iw.SeededNoise(1)
-    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, noise=noise, random_seed=1)
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
+
     >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
     >>> page = iw.report(release, idata)  # to be written to a file: Path("report.html").write_text(page)
     >>> "y ~ x + z" in page

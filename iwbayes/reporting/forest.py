@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.quantities.intervals import BOUNDS, intervals
-from iwbayes.analyst.reporting.drawing import (
+from iwbayes.release import Release
+from iwbayes.reporting.drawing import (
     CALIBRATED,
     GREY,
     LIGHT_GREY,
@@ -29,7 +30,6 @@ from iwbayes.analyst.reporting.drawing import (
     plain,
     title_with_verdict,
 )
-from iwbayes.release import Release
 from iwbayes.schema.columns import _Numeric
 
 _COLUMNS = ("coefficient", "method", *BOUNDS)
@@ -103,11 +103,10 @@ def plot_forest(
 
     Examples
     --------
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
+
     >>> import dataclasses
     >>> import numpy as np
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 500, random_seed=1)
-    >>> release = iw.publish(iw.PrivateTable(people.frame, people.schema), epsilon=9, delta=1e-6, progressbar=False)
     >>> weighted = iw.fit("y ~ x", release, calibrate="none", draws=200, random_seed=1)
     >>> even = dataclasses.replace(release, weights=iw.Weights(np.zeros(len(release.synthetic)), "uniform"))
     >>> unweighted = iw.fit("y ~ x", even, calibrate="none", draws=200, random_seed=1)

@@ -11,7 +11,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.reporting.drawing import (
+from iwbayes.reporting.drawing import (
     CALIBRATED,
     MARKERS,
     NOT_CALIBRATED,
@@ -25,7 +25,7 @@ from iwbayes.analyst.reporting.drawing import (
     plain,
     title_with_verdict,
 )
-from iwbayes.analyst.reporting.forest import draw_forest
+from iwbayes.reporting.forest import draw_forest
 
 #: Width that the marks of one level share, and the number of values up to which numbers are drawn as levels.
 _DODGE, _FEW = 0.5, 5
@@ -59,11 +59,8 @@ def plot_predictions(predictions: arviz_compat.ArvizObject, *, prob: float = 0.9
 
     Examples
     --------
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
-    >>> private = iw.PrivateTable(people.frame, people.schema)
-    >>> noise = iw.SeededNoise(1)
-    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, noise=noise, random_seed=1)
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
+
     >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
     >>> found = iw.predictions(idata, release, conditional=["x"])
     >>> iw.plots.predictions(found).get_xlabel()
@@ -125,11 +122,8 @@ def plot_averages(idata: arviz_compat.ArvizObject, *, prob: float = 0.9, ax: Axe
 
     Examples
     --------
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
-    >>> private = iw.PrivateTable(people.frame, people.schema)
-    >>> noise = iw.SeededNoise(1)
-    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, noise=noise, random_seed=1)
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
+
     >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
     >>> ax = iw.plots.slopes(iw.slopes(idata, release, random_seed=1))
     >>> sorted(label.get_text() for label in ax.get_yticklabels())

@@ -10,7 +10,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from scipy.stats import norm
 
-from iwbayes.analyst.reporting.drawing import (
+from iwbayes.features.feature_map import raw_moments
+from iwbayes.features.scores import RowFeatures
+from iwbayes.features.terms import raw_names
+from iwbayes.release import Release
+from iwbayes.reporting.drawing import (
     BLUE,
     GREY,
     ORANGE,
@@ -22,10 +26,6 @@ from iwbayes.analyst.reporting.drawing import (
     legend_below,
     log_axis,
 )
-from iwbayes.features.feature_map import raw_moments
-from iwbayes.features.scores import RowFeatures
-from iwbayes.features.terms import raw_names
-from iwbayes.release import Release
 from iwbayes.statement import PrivacyStatement
 from iwbayes.weights import Weights
 

@@ -11,9 +11,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
-from iwbayes.analyst.reporting.drawing import BLUE, UNWEIGHTED, WEIGHTED, NotebookFigure, label_axes, plain, shortened
 from iwbayes.arrays import Array
 from iwbayes.release import Release
+from iwbayes.reporting.drawing import BLUE, UNWEIGHTED, WEIGHTED, NotebookFigure, label_axes, plain, shortened
 from iwbayes.schema import Date
 from iwbayes.schema.columns import Column, _Numeric, _Whole
 
@@ -55,9 +55,8 @@ def plot_marginals(
 
     Examples
     --------
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 500, random_seed=1)
-    >>> release = iw.publish(iw.PrivateTable(people.frame, people.schema), epsilon=2, delta=1e-6, progressbar=False)
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
+
     >>> [ax.get_title() for ax in iw.plots.marginals(release, ["x", "group"])]
     ['x', 'group']
     """

@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from scipy.stats import norm
 
 import iwbayes as iw
-from iwbayes.analyst.reporting.marginal_plots import _log_ticks
-from iwbayes.analyst.reporting.plots import MEASURED
 from iwbayes.coverage.study import CoverageStudy
+from iwbayes.reporting.marginal_plots import _log_ticks
+from iwbayes.reporting.release_plots import MEASURED
 
 
 @pytest.fixture(scope="module")

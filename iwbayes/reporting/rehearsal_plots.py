@@ -8,16 +8,7 @@ from scipy.special import stdtrit
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.score_marginals import LEVEL, QUANTILE
-from iwbayes.analyst.reporting.drawing import (
-    BLUE,
-    GREY,
-    LIGHT_GREY,
-    ORANGE,
-    axes_or_new,
-    label_axes,
-    label_rows,
-    legend_below,
-)
+from iwbayes.reporting.drawing import BLUE, GREY, LIGHT_GREY, ORANGE, axes_or_new, label_axes, label_rows, legend_below
 
 
 def plot_rehearsals(idata: arviz_compat.ArvizObject, *, ax: Axes | None = None) -> Axes:
