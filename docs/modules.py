@@ -24,7 +24,7 @@ PARTS = {
         "analyst/quantities",
         "analyst/reporting",
     ),
-    "On top": ("coverage", "rehearsal", "cli"),
+    "On top": ("coverage", "replaying", "cli"),
 }
 ON_TOP = ("__main__", "_read", "demo", "planning", "publishing")
 

@@ -45,8 +45,8 @@ from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler
 from iwbayes.analyst.inference.weight_draws import ComponentAssignment, draw_components, sample_statistics
 from iwbayes.analyst.released_tilt import ReleasedTilt, has_shares_of, is_noise_aware
 from iwbayes.arrays import Array
-from iwbayes.rehearsals import Rehearsals
 from iwbayes.release import Release
+from iwbayes.release.rehearsals import Rehearsals
 
 if TYPE_CHECKING:
     import pymc as pm

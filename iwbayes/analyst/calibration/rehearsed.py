@@ -34,8 +34,8 @@ from iwbayes.analyst.calibration.score_marginals import LEVEL, QUANTILE
 from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.arrays import Array
-from iwbayes.rehearsals import LEAST, Rehearsals
 from iwbayes.release import Release
+from iwbayes.release.rehearsals import LEAST, Rehearsals
 
 _FEW = (
     "there are too few rehearsals to estimate a standard deviation, and intervals may be too narrow. Use at least "

@@ -13,7 +13,7 @@ from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.criticism.loo import WeightedLOO, difference_errors, loo, rehearsed_errors
 from iwbayes.analyst.criticism.weighted_sample import RowWeights
 from iwbayes.arrays import Array
-from iwbayes.rehearsals import Rehearsals
+from iwbayes.release.rehearsals import Rehearsals
 
 
 def compare(

@@ -41,8 +41,8 @@ from iwbayes.analyst.regression.families import check_column, default_family, ge
 from iwbayes.analyst.regression.priors import SCALE, SIGMA_DOF, column_scales, response_scale
 from iwbayes.arrays import Array
 from iwbayes.features.formulas import quoted
-from iwbayes.rehearsals import Rehearsals
 from iwbayes.release import Release
+from iwbayes.release.rehearsals import Rehearsals
 from iwbayes.schema import Categorical, Column, Integer, Real, Schema
 from iwbayes.tables.reference_levels import warn_of_rare_references
 

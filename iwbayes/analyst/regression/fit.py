@@ -40,8 +40,8 @@ from iwbayes.analyst.regression.regression_posterior import RegressionProblem
 from iwbayes.analyst.regression.weighted_rows import WeightedRows
 from iwbayes.analyst.released_tilt import is_noise_aware
 from iwbayes.arrays import Array
-from iwbayes.rehearsals import Rehearsals
 from iwbayes.release import Release
+from iwbayes.release.rehearsals import Rehearsals
 from iwbayes.tables.reference_levels import warn_of_rare_references
 from iwbayes.weights import Weights
 
