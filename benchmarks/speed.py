@@ -123,6 +123,7 @@ def make_release(frame: pd.DataFrame, schema: iw.Schema, *, draws: int = 1) -> i
     noise = GaussianDistribution(4 * sensitivity, phi.shape[1])
     measurement = Measurement("mean of features", phi.mean(axis=0), noise, sensitivity, features, PRIVATE)
     tilts = 0.1 * rng.normal(size=(draws, phi[:, measurement.tilt_columns].shape[1]))
+    measurement = replace(measurement, coefficients=tilts[0])
     log_weights = tilts @ phi[:, measurement.tilt_columns].T
     weights = Weights(log_weights, "TiltWeights", measurement=measurement if draws == 1 else None)
     statement = PrivacyStatement(1.0, 1e-6, "replace-one", (), "seeded", False)

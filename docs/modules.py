@@ -22,7 +22,7 @@ PARTS = {
         "analyst/criticism",
         "analyst/quantities",
     ),
-    "On top": ("reporting", "coverage", "rehearsal", "cli"),
+    "On top": ("reporting", "coverage", "replaying", "cli"),
 }
 ON_TOP = ("__main__", "_read", "demo", "planning", "publishing")
 

@@ -42,11 +42,11 @@ from .curator.weight_providers.uniform import UniformWeights as UniformWeights
 from .planning import plan as plan
 from .publishing import publish as publish
 from .publishing import publish_users as publish_users
-from .rehearsal import rehearse as rehearse
-from .rehearsals import Rehearsals as Rehearsals
 from .release import Release as Release
 from .release import ReleaseError as ReleaseError
 from .release import load as load
+from .release.rehearsals import Rehearsals as Rehearsals
+from .replaying import rehearse as rehearse
 from .reporting.report import report as report
 from .schema import Binary as Binary
 from .schema import Categorical as Categorical

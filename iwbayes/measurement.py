@@ -102,7 +102,7 @@ class Measurement:
         For a tilt, the noisy mean of other features that the weights do not use: the held-back test of the fit.
     coefficients : ndarray, shape (q,), or None, default None
         For a tilt, the coefficients b of the weights ``w0_i exp(b.phi_i)``, one for each of `tilt_columns`, computed
-        from ``value`` and the synthetic rows. None in releases of formats 1 to 3.
+        from ``value`` and the synthetic rows. None for other methods.
     row_error : float, default NaN
         For a tilt in stages, mean square error of the rows before the first stage, in directions of variance one of its
         features, minus the part explained by noise and sampling. It can be negative. NaN for other methods.

@@ -5,6 +5,8 @@ Tests hold numbers against each other that follow from the seeds and from the or
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 from scipy.special import expit
@@ -86,7 +88,8 @@ def tilted_release(synthetic, features, value, distribution, n_private):
     measurement = Measurement("mean of features", value, distribution, 1e-3, features, n_private)
     columns = measurement.tilt_columns
     phi = features.transform(synthetic.frame)[:, columns]
-    log_weights, _ = tilt(phi, value[columns], distribution.covariance[columns, columns], n_private)
+    log_weights, b = tilt(phi, value[columns], distribution.covariance[columns, columns], n_private)
+    measurement = replace(measurement, coefficients=b)
     return release_of(synthetic, log_weights, "TiltWeights", measurement=measurement, n_private=n_private)
 
 

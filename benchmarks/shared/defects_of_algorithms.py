@@ -334,8 +334,8 @@ plant("_read.py", "secrets: an error of a reader is shown",
        "    except Exception:  # messages may quote private data, as above\n        raw = None\n",
        "    except ImportError:\n        raw = None\n",
        "contracts/test_secrets.py::test_nothing_that_comes_out_holds_a_private_value")
-plant("rehearsal/replay.py", "rehearsals: rows are drawn without the weights", ", p=values / values.sum())", ")",
-      "rehearsal/test_rehearse.py::test_rows_are_drawn_in_proportion_to_the_weights_of_the_release")
+plant("replaying/one_replay.py", "rehearsals: rows are drawn without the weights", ", p=values / values.sum())", ")",
+      "replaying/test_rehearse.py::test_rows_are_drawn_in_proportion_to_the_weights_of_the_release")
 plant("analyst/calibration/sandwich.py", "rehearsals: what they cannot see is left out",
       "wanted = np.diag(formula), spread.variance + missed", "wanted = np.diag(formula), spread.variance + 0 * missed",
       "analyst/calibration/test_rehearsed.py::test_intervals_of_what_was_not_measured_are_never_narrow")

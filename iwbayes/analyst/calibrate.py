@@ -21,8 +21,8 @@ from iwbayes.analyst.calibration.measures.base import How
 from iwbayes.analyst.checks import Method, check_enough_draws, check_method
 from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler
 from iwbayes.analyst.released_tilt import is_noise_aware
-from iwbayes.rehearsals import Rehearsals
 from iwbayes.release import Release
+from iwbayes.release.rehearsals import Rehearsals
 
 if TYPE_CHECKING:
     import pymc as pm

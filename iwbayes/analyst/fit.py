@@ -18,8 +18,8 @@ from iwbayes.analyst.regression.built_by_bambi import BuiltRegression, is_beyond
 from iwbayes.analyst.regression.regression_posterior import RegressionProblem
 from iwbayes.analyst.released_tilt import is_noise_aware
 from iwbayes.models.families import Family, FamilyName
-from iwbayes.rehearsals import Rehearsals
 from iwbayes.release import Release
+from iwbayes.release.rehearsals import Rehearsals
 from iwbayes.tables.reference_levels import warn_of_rare_references
 
 #: With log_likelihood="auto", both log likelihood groups are stored if together they need at most this many bytes.

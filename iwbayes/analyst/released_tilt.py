@@ -11,7 +11,6 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from iwbayes.analyst.older_tilts import recover_coefficients
 from iwbayes.arrays import Array, symmetric
 from iwbayes.features import FeatureMap
 from iwbayes.features.formulas import Span, model_terms
@@ -59,7 +58,7 @@ class ReleasedTilt:
     weights: Weights | None = None  # as released
     feature_map: FeatureMap | None = None  # the map to `features`
     n_private: int = 0  # N, the number of private rows
-    coefficients: Array | None = None  # (k,): the tilt's b; None in releases of formats 1 to 3
+    coefficients: Array | None = None  # (k,): the tilt's b, as released
     row_error: float = np.nan  # of the rows before the first of several stages
     least_error: float = UNTESTED  # of the rows in unmeasured directions
     models: tuple[str, ...] = ()  # formulas that the release was made for, as written by its publisher
@@ -69,7 +68,9 @@ class ReleasedTilt:
     def of(cls, release: Release) -> ReleasedTilt | None:
         """Read the tilt from a release; None if its weights do not come from a tilt with its measurement."""
         measurement = release.weights.measurement
-        if measurement is None or measurement.name != MEAN_OF_FEATURES or measurement.features is None:
+        if measurement is None or measurement.name != MEAN_OF_FEATURES:
+            return None
+        if measurement.features is None or measurement.coefficients is None:
             return None
         columns, frame = measurement.tilt_columns, release.synthetic.frame
         phi = measurement.features.transform(frame)
@@ -153,15 +154,12 @@ class ReleasedTilt:
     def base_and_coefficients(self) -> tuple[Array, Array]:
         """Log shares of the rows before the tilt, shape (row,), and its coefficients b, shape (k,).
 
-        The base is ``w / exp(b.phi)``; it is -inf for rows of weight zero. RuntimeError if the release does not store b
-        and the equation for b was not solved.
+        The base is ``w / exp(b.phi)``; it is -inf for rows of weight zero.
         """
-        assert self.weights is not None  # noqa: S101 - the tilt of a release has weights
+        b = self.coefficients
+        assert self.weights is not None and b is not None  # noqa: S101 - the tilt of a release has both
         log_weights = self.weights.log_weights[0]
         kept = np.isfinite(log_weights)
-        b = self.coefficients
-        if b is None:
-            b = recover_coefficients(log_weights[kept], self.features[kept], self.value, self.noise, self.n_private)
         base = log_weights - self.features @ b
         return base - logsumexp(base[kept]), b
 

@@ -73,8 +73,7 @@ class Release:
     recipe : dict, optional
         Settings of the release, as plain JSON values.
     format_version : int
-        Newest format of release files that this package supports. A file uses the oldest format that can store its
-        content.
+        Format of release files.
 
     Raises
     ------

@@ -508,7 +508,7 @@ def test_the_analysts_side_holds_no_private_value(tmp_path):
 
         idata = iw.fit(MODEL, release, family="bernoulli", draws=100, chains=2, random_seed=1)
         said.text += [str(idata), str(iw.diagnose(release, idata)), str(iw.ppc(release, idata))]
-        rehearsals = iw.rehearse(release, 10, random_seed=1, path=tmp_path / "replays.iwr")
+        rehearsals = iw.rehearse(release, 10, random_seed=1, path=tmp_path / "replays")
         rehearsed = iw.fit(MODEL, release, rehearsals=rehearsals, draws=100, chains=2, random_seed=1)
         said.text += [repr(rehearsals), rehearsals._repr_html_(), str(iw.diagnose(release, rehearsed)), str(rehearsed)]
         arviz_compat.save(idata, tmp_path / "posterior.nc")

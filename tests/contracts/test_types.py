@@ -28,7 +28,7 @@ import pymc as pm
 import iwbayes as iw
 
 release, model = iw.load("r.iwb"), pm.Model()
-idata, rehearsals = iw.fit("y ~ x", release), iw.Rehearsals.load("r.iwr")
+idata, rehearsals = iw.fit("y ~ x", release), iw.Rehearsals.load("rehearsals")
 """
 MISTAKES = """
 import iwbayes as iw

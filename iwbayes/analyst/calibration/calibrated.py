@@ -48,8 +48,8 @@ from iwbayes.analyst.inference.weight_draws import (
 from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior, posterior_dataset
 from iwbayes.analyst.released_tilt import ReleasedTilt, has_shares_of, is_noise_aware
 from iwbayes.arrays import Array
-from iwbayes.rehearsals import Rehearsals
 from iwbayes.release import Release
+from iwbayes.release.rehearsals import Rehearsals
 from iwbayes.weights import Weights
 
 if TYPE_CHECKING:

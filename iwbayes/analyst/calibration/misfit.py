@@ -143,12 +143,9 @@ def generator_error(tilt: ReleasedTilt, n_private: float) -> float:
     Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
 
     It compares the released moments with those of the rows under their base weights, as in `FitTest`, and
-    subtracts the part that is due to noise and sampling. It may be negative. NaN if the base weights are unknown.
+    subtracts the part that is due to noise and sampling. It may be negative.
     """
-    try:
-        base, _ = tilt.base_and_coefficients
-    except RuntimeError:
-        return float("nan")
+    base, _ = tilt.base_and_coefficients
     return error_before_tilt(tilt.features, np.exp(base), tilt.value, tilt.noise, n_private)
 
 

@@ -20,8 +20,8 @@ from iwbayes.analyst.calibration.score_marginals import LEVEL, QUANTILE
 from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.arrays import Array
-from iwbayes.rehearsals import Rehearsals
 from iwbayes.release import Release
+from iwbayes.release.rehearsals import Rehearsals
 
 
 class Refit(NamedTuple):

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from iwbayes.analyst.calibration.measures import MEASURES
 from iwbayes.analyst.calibration.measures.base import Check, How, above, below
 from iwbayes.arrays import Array
-from iwbayes.rehearsals import LEAST
+from iwbayes.release.rehearsals import LEAST
 
 #: A pool must use more weight draws than this. In a mixture of a thousand, 90 % intervals of 10 draws covered 88 %, of
 #: 5 draws 79 %, of 2 draws 54 %.

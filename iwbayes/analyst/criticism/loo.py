@@ -20,8 +20,8 @@ from iwbayes.analyst.criticism.weighted_sample import WeightedSample
 from iwbayes.analyst.regression.design_record import recorded_design
 from iwbayes.arrays import Array
 from iwbayes.models.design import Design, other_rows
-from iwbayes.rehearsals import Rehearsals
 from iwbayes.release import Release
+from iwbayes.release.rehearsals import Rehearsals
 from iwbayes.weights import pareto_k_threshold, psislw
 
 #: Most posterior draws used for predictive densities in rehearsals.

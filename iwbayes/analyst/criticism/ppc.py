@@ -16,8 +16,8 @@ from iwbayes.analyst.checks import check_count, check_release
 from iwbayes.analyst.criticism.replicates import Predicted, predicted_variables
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample, row_groups
 from iwbayes.arrays import Array
-from iwbayes.rehearsals import LEAST, Rehearsals
 from iwbayes.release import Release
+from iwbayes.release.rehearsals import LEAST, Rehearsals
 from iwbayes.schema import Binary, Categorical
 
 #: Probabilities of the quantiles shown for numeric responses.

@@ -26,7 +26,7 @@ from iwbayes.analyst.inference.nuts import SamplingSettings
 from iwbayes.analyst.regression.regression_posterior import RegressionProblem
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.models.design import build_design, other_rows
-from iwbayes.rehearsals import Rehearsals
+from iwbayes.release.rehearsals import Rehearsals
 
 FORMULA = "y ~ x + z + treated"
 PRIVATE = simulated_table("gaussian", 1000)  # fewer rows leave the formula and rehearsals far apart

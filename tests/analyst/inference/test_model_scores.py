@@ -24,7 +24,7 @@ import iwbayes as iw
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.inference.model_scores import trial_rows
 from iwbayes.features.scores import ScoreMap, ScoreModel
-from iwbayes.rehearsal.replay import check_replayable, replay
+from iwbayes.replaying.one_replay import check_replayable, replay
 
 SCHEMA = iw.Schema(
     iw.Integer("visits", 0, 30), iw.Real("x", -2, 2), iw.Real("years", 0.5, 3), iw.Categorical("g", ("a", "b", "c")),

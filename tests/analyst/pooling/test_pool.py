@@ -19,7 +19,6 @@ from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.noise_aware import noise_aware_weights
 from iwbayes.analyst.fit import fit
 from iwbayes.analyst.inference.tilt_posterior import TiltPosterior, draw_tilts, row_noise
-from iwbayes.analyst.older_tilts import recover_coefficients
 from iwbayes.analyst.pool import pool
 from iwbayes.analyst.released_tilt import ReleasedTilt, is_noise_aware
 from iwbayes.analyst.weighting.reweight import reweight
@@ -70,16 +69,15 @@ def log_shares(scores):
 
 @pytest.mark.parametrize("curved", [False, True])
 @pytest.mark.parametrize("noise_sd", [1e-3, 0.1, 1.0])
-def test_base_and_tilt_of_older_releases_are_recovered(curved, noise_sd):
+def test_the_stored_coefficients_split_the_weights_into_base_and_tilt(curved, noise_sd):
     phi, base = some_rows()
     base = log_shares(base if curved else 0 * base)
     noise = noise_sd**2 * (np.eye(3) + 0.3)
     shares = np.exp(base)
     target = shares @ phi + [0.3, -0.4, 0.2]
-    log_weights, stored = tilt(phi, target, noise, 500, base=base)
-    b = recover_coefficients(log_weights, phi, target, noise, 500)
-    assert_allclose(b, stored, atol=1e-6)
-    assert_allclose(log_shares(log_weights - phi @ b), base, atol=1e-6)
+    log_weights, b = tilt(phi, target, noise, 500, base=base)
+    released = ReleasedTilt(phi, noise, target, weights=Weights(log_weights, "TiltWeights"), coefficients=b)
+    assert_allclose(released.base_and_coefficients[0], base, atol=1e-9)
     center = phi - np.exp(log_weights) / len(phi) @ phi
     ridge = noise + (phi - shares @ phi).T @ ((phi - shares @ phi) * shares[:, None]) / 500
     assert_allclose(ridge @ b, target - (phi - center)[0], atol=1e-7)

@@ -355,7 +355,7 @@ def test_other_objects_are_refused():
         without = posterior.copy()
         del without.attrs["design"]
         read_design(without)
-    with pytest.raises(ValueError, match="must have version 2 or lower; got 9"):
+    with pytest.raises(ValueError, match="must have version 1; got 9"):
         read_design(posterior.assign_attrs(design=json.dumps({"version": 9})))
     with pytest.raises(ValueError, match=r"all coefficients of the formula; \['x'\] are missing"):
         iw.predictions(arviz_compat.make({"posterior": posterior.drop_vars("x")}), NEW)

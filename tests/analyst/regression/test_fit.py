@@ -45,8 +45,8 @@ def make_release(n=300, seed=5, n_private=150, n_draws=1, digits=None, noise=Non
     distribution = GaussianDistribution(noise or 0.02, phi.shape[1])
     # no private row was clipped: the calibration is inside its domain
     value = np.append(phi[:, :-1].mean(axis=0), 0.0)
-    measurement = Measurement("mean of features", value, distribution, 0.01, features, n_private)
     tilt = rng.normal(size=(n_draws, phi.shape[1] - 1)) * 0.45 / np.sqrt(phi.shape[1] - 1)
+    measurement = Measurement("mean of features", value, distribution, 0.01, features, n_private, coefficients=tilt[0])
     more = {"measurement": measurement, "n_private": n_private, "statement": make_statement("hardened")}
     return release_of(synthetic, tilt @ phi[:, :-1].T, "TiltWeights", **more)
 

@@ -1,4 +1,4 @@
-"""rehearse(): replay a release many times, in processes or on a cluster. A stopped run can continue from its file."""
+"""rehearse(): replay a release many times, in processes or on a cluster. A stopped run can continue from its folder."""
 
 from __future__ import annotations
 
@@ -22,20 +22,17 @@ from iwbayes.curator.pipeline import Pipeline
 from iwbayes.curator.plan import GivenTable
 from iwbayes.curator.progress import progress
 from iwbayes.features.scores import ScoreModel
-from iwbayes.rehearsal.replay import check_replayable, replay
-from iwbayes.rehearsals import (
-    LEAST,
-    RehearsalFacts,
-    Rehearsals,
-    RehearsalsError,
-    frame_of,
-    header_of,
-    opened,
-    read_index,
-    release_digest,
-)
 from iwbayes.release import Release
-from iwbayes.release.file import read_recipe
+from iwbayes.release.rehearsal_folder import (
+    FACTS,
+    RehearsalFacts,
+    RehearsalsError,
+    add_replay,
+    read_folder,
+    start_folder,
+)
+from iwbayes.release.rehearsals import LEAST, Rehearsals, release_digest
+from iwbayes.replaying.one_replay import check_replayable, replay
 
 #: Largest accepted share of failed replays.
 MOST_FAILURES = 0.1
@@ -67,8 +64,8 @@ def rehearse(
         Number of rehearsals, at least 10. Standard deviations from n rehearsals have a relative standard error of about
         ``1/sqrt(2 n)``; intervals account for it.
     path : str or path, optional
-        File to which each rehearsal is added when it ends. A stopped run continues from the file, and you can add
-        rehearsals later. With a path, memory does not grow with n.
+        Folder in which each rehearsal becomes a release file when it ends. A stopped run continues from the folder, and
+        you can add rehearsals later. With a path, memory does not grow with n.
     executor : concurrent.futures.Executor or dask.distributed.Client, optional
         Runs the replays, for example on a cluster. Its workers need this package.
     n_jobs : int, default 1
@@ -76,8 +73,8 @@ def rehearse(
     models : sequence of ScoreModel, default ()
         Models of the release that are functions, as made by `iwbayes.model`. The release stores their names only.
     random_seed : int, optional
-        Seed. It and the number i alone determine rehearsal i, on any machine. Runs that continue from a file use the
-        seed of the file.
+        Seed. It and the number i alone determine rehearsal i, on any machine. Runs that continue from a folder use its
+        seed.
     progressbar : bool, default True
         Show progress and remaining time if the error stream is a terminal.
 
@@ -90,7 +87,7 @@ def rehearse(
     ------
     TypeError, ValueError
         If an argument is invalid; the release has user-level privacy, does not contain its settings, or has changed
-        weights; or the file belongs to a different release or seed.
+        weights; or the folder belongs to a different release or seed.
     RuntimeError
         If more than a tenth of the replays fail; the message quotes the first error.
 
@@ -142,7 +139,7 @@ def rehearse(
                     continue
                 done[index] = found if path is None else b""
                 if path is not None:
-                    _add(Path(path), found)
+                    add_replay(Path(path), index, found)
     except KeyboardInterrupt:
         if len(done) < LEAST:
             raise
@@ -176,28 +173,19 @@ def _facts(release: Release, pipeline: Pipeline, random_seed: int | None) -> Reh
 def _started(
     path: Path, wanted: RehearsalFacts, content: bytes, random_seed: int | None
 ) -> tuple[RehearsalFacts, dict[int, bytes]]:
-    """Return facts and numbers of the rehearsals in a file. Create it if needed, and cut off an incomplete end."""
-    if not path.exists() or path.stat().st_size == 0:
-        path.write_bytes(header_of(wanted, content))
+    """Return facts and numbers of the rehearsals in a folder. Start it if needed."""
+    if not (path / FACTS).exists() and (path.is_dir() or not path.exists()):
+        start_folder(path, wanted, content)
         return wanted, {}
-    facts, _, frames, end = read_index(path)
+    facts, _, replays = read_folder(path)
     if facts.release != wanted.release:
-        raise RehearsalsError(f"{path} contains rehearsals of a different release. Choose another file.")
+        raise RehearsalsError(f"{path} contains rehearsals of a different release. Choose another folder.")
     if random_seed is not None and facts.random_seed != random_seed:
         raise RehearsalsError(
             f"random_seed must be {facts.random_seed}, the seed of {path}; got {random_seed}. Leave random_seed out, "
-            "or choose another file."
+            "or choose another folder."
         )
-    if end < path.stat().st_size:
-        os.truncate(path, end)
-    return facts, {int(opened(frame, read_recipe).get("rehearsal", -1)): b"" for frame in frames}
-
-
-def _add(path: Path, content: bytes) -> None:
-    with open(path, "ab") as file:
-        file.write(frame_of(content))
-        file.flush()
-        os.fsync(file.fileno())
+    return facts, dict.fromkeys(replays.numbers, b"")
 
 
 def _replays(

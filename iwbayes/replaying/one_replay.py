@@ -43,8 +43,7 @@ def check_replayable(release: Release, models: Sequence[ScoreModel] = ()) -> Pip
     settings = (release.recipe or {}).get("settings")
     if not isinstance(settings, dict):
         raise ValueError(
-            "the release does not contain its settings: an older iwbayes published it, or it was assembled by hand. "
-            "Ask its publisher to publish again."
+            "the release does not contain its settings: it was assembled by hand. Ask its publisher to publish again."
         )
     if set(release.weights.steps) - set(HARMLESS_STEPS) or release.weights.method.startswith(NOISE_AWARE):
         raise ValueError("the weights of the release were changed. Rehearse the release as it was published.")

@@ -1,10 +1,11 @@
-"""Rehearsals: replays of a release by its own settings, from its own rows, in any process, and their file."""
+"""Rehearsals: replays of a release by its own settings, from its own rows, in any process, and their folder."""
 
 from __future__ import annotations
 
 import importlib
 import json
 import math
+import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -16,13 +17,15 @@ from numpy.testing import assert_allclose
 from scipy import stats
 
 import iwbayes as iw
-from iwbayes import rehearsals as module_of_rehearsals
 from iwbayes._warnings import IwbayesWarning
 from iwbayes.curator.pipeline import Pipeline
 from iwbayes.curator.settings import from_data, to_data
 from iwbayes.features.unmeasured import unmeasured_features
-from iwbayes.rehearsal.replay import check_replayable, drawn_rows
-from iwbayes.rehearsals import Rehearsals, RehearsalsError
+from iwbayes.release import rehearsal_folder
+from iwbayes.release import rehearsals as module_of_rehearsals
+from iwbayes.release.rehearsal_folder import RehearsalsError
+from iwbayes.release.rehearsals import Rehearsals
+from iwbayes.replaying.one_replay import check_replayable, drawn_rows
 
 PRIVATE = simulated_table("bernoulli", 300)
 RELEASE = seeded_release(PRIVATE, n_synthetic=600)
@@ -202,11 +205,16 @@ def test_wrong_arguments(options, error, words):
         rehearse(**options)
 
 
-# --- the file
+# --- the folder
+
+
+def names(path):
+    return sorted(file.name for file in path.iterdir())
 
 
 def test_save_and_load(rehearsals, tmp_path):
-    path = rehearsals.save(tmp_path / "r.iwr")
+    path = rehearsals.save(tmp_path / "r")
+    assert names(path) == [*(f"{number:04d}.iwb" for number in range(1, N + 1)), "facts.json", "release.iwb"]
     again = Rehearsals.load(path)
     assert again.facts == rehearsals.facts and contents(again) == contents(rehearsals)
     assert len(again[2:5]) == 3 and again[2:5][0].to_bytes() == rehearsals[2].to_bytes()
@@ -217,58 +225,153 @@ def test_save_and_load(rehearsals, tmp_path):
         again.check(OTHER)
 
 
+def test_each_file_is_an_ordinary_release_file(rehearsals, tmp_path):
+    path = rehearsals.save(tmp_path / "r")
+    assert iw.load(path / "0003.iwb").to_bytes() == rehearsals[2].to_bytes()
+    assert iw.load(path / "release.iwb").to_bytes() == RELEASE.to_bytes()
+
+
+def test_replays_that_are_saved_keep_their_numbers(rehearsals, tmp_path):
+    """So a folder of a part is continued with the others."""
+    path = rehearsals[3:].save(tmp_path / "r")
+    assert names(path)[0] == "0004.iwb"
+    assert contents(rehearse(path=path)) == contents(rehearsals)
+
+
+def test_a_save_that_fails_leaves_nothing(rehearsals, tmp_path, monkeypatch):
+    def fail(*arguments):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(rehearsal_folder, "add_replay", fail)
+    with pytest.raises(OSError, match="disk is full"):
+        rehearsals.save(tmp_path / "r")
+    assert not names(tmp_path)
+
+
 def test_a_run_goes_on_where_it_stopped(rehearsals, tmp_path):
-    path = tmp_path / "r.iwr"
+    path = tmp_path / "r"
     rehearse(path=path)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-7])  # the machine stopped while the last one was written
-    with pytest.raises(RehearsalsError, match=f"is incomplete after {N - 1} rehearsals"):
-        Rehearsals.load(path)
-    made = []
+    before = {file.name: file.read_bytes() for file in path.iterdir()}
+    (path / "0010.iwb").rename(path / ".0010.iwb.0123456789abcdef.tmp")  # stopped while the last one was written
+    (path / "0004.iwb").unlink()
+    assert len(Rehearsals.load(path)) == N - 2
     again = rehearse(path=path, random_seed=None, n=N + 1)
-    assert sorted(contents(again)) == sorted(contents(rehearse(n=N + 1)))
-    assert path.read_bytes().startswith(whole)
-    assert contents(rehearse(path=path, n=N + 1)) == contents(again) and not made
+    assert contents(again) == contents(rehearse(n=N + 1)) and contents(again)[:N] == contents(rehearsals)
+    assert all((path / name).read_bytes() == content for name, content in before.items())
 
 
-def test_files_of_others_are_refused(tmp_path):
-    path = tmp_path / "r.iwr"
+@pytest.mark.parametrize("left", [(), ("release.iwb",), ("release.iwb", ".facts.json.0123456789abcdef.tmp")])
+def test_a_start_that_was_interrupted_is_repeated(rehearsals, tmp_path, left):
+    path = tmp_path / "r"
+    path.mkdir()
+    for name in left:
+        (path / name).write_bytes(b"a part")
+    assert contents(rehearse(path=path)) == contents(rehearsals)
+
+
+def test_folders_of_others_are_refused(tmp_path):
+    path = tmp_path / "r"
     rehearse(path=path)
-    before = path.read_bytes()
+    before = {file: file.read_bytes() for file in path.iterdir()}
     with pytest.raises(RehearsalsError, match="rehearsals of a different release"):
         rehearse(OTHER, path=path)
     with pytest.raises(RehearsalsError, match="random_seed must be 1, the seed of .*; got 2"):
         rehearse(path=path, random_seed=2)
-    other = tmp_path / "notes.txt"
-    other.write_text("dear diary")
-    with pytest.raises(RehearsalsError, match="is not a file of rehearsals"):
-        rehearse(path=other)
-    assert path.read_bytes() == before and other.read_text() == "dear diary"
+    other = tmp_path / "diary"
+    other.mkdir()
+    (other / "notes.txt").write_text("dear diary")
+    for wrong in (other, other / "notes.txt"):
+        with pytest.raises(RehearsalsError, match="is not a folder of rehearsals"):
+            rehearse(path=wrong)
+        with pytest.raises(RehearsalsError, match="is not a folder of rehearsals"):
+            Rehearsals.load(wrong)
+    with pytest.raises(FileNotFoundError):
+        Rehearsals.load(tmp_path / "none")
+    assert {file: file.read_bytes() for file in path.iterdir()} == before and names(other) == ["notes.txt"]
 
 
 def test_damage_is_found(rehearsals, tmp_path):
-    path = rehearsals.save(tmp_path / "r.iwr")
-    whole = bytearray(path.read_bytes())
-    whole[-100] ^= 1
-    path.write_bytes(whole)
-    with pytest.raises(RehearsalsError, match="rehearsal 9 was altered"):
+    path = rehearsals.save(tmp_path / "r")
+    whole = bytearray((path / "0010.iwb").read_bytes())
+    whole[len(whole) // 2] ^= 1
+    (path / "0010.iwb").write_bytes(whole)
+    with pytest.raises(RehearsalsError, match="contain an invalid release"):
         list(Rehearsals.load(path))
-    rng = np.random.default_rng(3)
+    rng, facts = np.random.default_rng(3), (path / "facts.json").read_bytes()
     for _ in range(60):
-        bad = bytearray(contents_of_header := path.read_bytes()[:400])
-        for place in rng.integers(len(contents_of_header), size=3):
-            bad[place] = rng.integers(256)
-        path.with_suffix(".bad").write_bytes(bytes(bad))
-        with pytest.raises(RehearsalsError):
-            Rehearsals.load(path.with_suffix(".bad"))
+        bad = bytearray(facts)
+        for place in rng.integers(len(facts), size=3):
+            bad[place] = rng.integers(128, 256)
+        (path / "facts.json").write_bytes(bad)
+        with pytest.raises(RehearsalsError, match="facts.json is damaged"):
+            Rehearsals.load(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": "iwbayes release"},
+        {"format_version": 2},
+        {"release": 3},
+        {"random_seed": True},
+        {"random_seed": "1"},
+        {"generator": "Bayes\x1b[2J"},
+        {"n_synthetic": 1.5},
+        {"row_error": "0"},
+        {"more": 1},
+    ],
+    ids=str,
+)
+def test_facts_that_no_run_has_are_refused(rehearsals, tmp_path, change):
+    path = rehearsals.save(tmp_path / "r")
+    facts = json.loads((path / "facts.json").read_text())
+    (path / "facts.json").write_text(json.dumps({**facts, **change}))
+    with pytest.raises(RehearsalsError, match="facts.json is damaged"):
+        Rehearsals.load(path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "3", "{}", "[" * 100_000, '{"format": 1, "format_version": ' + "9" * 9999])
+def test_facts_that_are_no_facts_are_refused(rehearsals, tmp_path, text):
+    path = rehearsals[:1].save(tmp_path / "r")
+    (path / "facts.json").write_text(text)
+    with pytest.raises(RehearsalsError, match="facts.json is damaged"):
+        Rehearsals.load(path)
+
+
+@pytest.mark.parametrize("name", ["0000.iwb", "00003.iwb"])
+def test_numbers_that_no_run_writes_are_refused(rehearsals, tmp_path, name):
+    path = rehearsals.save(tmp_path / "r")
+    (path / "0003.iwb").rename(path / name)
+    with pytest.raises(RehearsalsError, match="are not numbered from 0001.iwb on"):
+        Rehearsals.load(path)
+
+
+@pytest.mark.parametrize("name", ["0003.iwb", "release.iwb", "facts.json"])
+def test_links_devices_and_gaps_are_refused(rehearsals, tmp_path, name):
+    """A link could name any file of the reader, and a pipe would never end."""
+    path = rehearsals.save(tmp_path / "r")
+    (path / name).rename(tmp_path / "elsewhere")
+    for make in (lambda: (path / name).symlink_to(tmp_path / "elsewhere"), lambda: os.mkfifo(path / name)):
+        make()
+        with pytest.raises(RehearsalsError, match="is not a file of at most"):
+            list(Rehearsals.load(path))
+        (path / name).unlink()
+    if name == "release.iwb":
+        with pytest.raises(RehearsalsError, match="is missing"):
+            Rehearsals.load(path)
+
+
+def test_another_release_than_the_facts_name_is_refused(rehearsals, tmp_path):
+    path = rehearsals.save(tmp_path / "r")
+    (path / "release.iwb").write_bytes(OTHER.to_bytes())
+    with pytest.raises(RehearsalsError, match="different release than their facts name"):
+        _ = Rehearsals.load(path).release
 
 
 def test_contents_that_are_no_releases_are_refused(rehearsals, tmp_path):
-    """Their seals can be right: whoever writes a file seals it."""
     for bad in (b"", b"no zip", contents(rehearsals)[0][:500], contents(rehearsals)[0][100:]):
-        path = tmp_path / f"{len(bad)}.iwr"
-        header = module_of_rehearsals.header_of(rehearsals.facts, contents(rehearsals)[0])
-        path.write_bytes(header + module_of_rehearsals.frame_of(bad))
+        path = rehearsals[:1].save(tmp_path / str(len(bad)))
+        (path / "0001.iwb").write_bytes(bad)
         with pytest.raises(RehearsalsError, match="contain an invalid release"):
             list(Rehearsals.load(path))
         with pytest.raises(RehearsalsError, match="contain an invalid release"):
@@ -281,14 +384,14 @@ def test_an_interrupted_run_keeps_what_it_made(monkeypatch, tmp_path):
             raise KeyboardInterrupt
         return real(content, index, seed, models)
 
-    module = importlib.import_module("iwbayes.rehearsal.rehearse")
+    module = importlib.import_module("iwbayes.replaying.rehearse")
     real = module.replay
     monkeypatch.setattr(module, "replay", replay)
     stop = 12
     with pytest.warns(IwbayesWarning, match="12 of 14 rehearsals were made"):
         assert len(rehearse(n=14)) == 12
     stop = 4
-    path = tmp_path / "r.iwr"
+    path = tmp_path / "r"
     with pytest.raises(KeyboardInterrupt):
         rehearse(path=path)
     stop = None
@@ -301,7 +404,7 @@ def test_replays_that_fail_are_left_out(monkeypatch):
             raise ValueError(f"all rows of rehearsal {index} are alike")
         return real(content, index, seed, models)
 
-    module = importlib.import_module("iwbayes.rehearsal.rehearse")
+    module = importlib.import_module("iwbayes.replaying.rehearse")
     real, bad = module.replay, {3}
     monkeypatch.setattr(module, "replay", replay)
     with pytest.warns(IwbayesWarning, match="1 of 12 replays failed; the first error was: all rows of rehearsal 3"):

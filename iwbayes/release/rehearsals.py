@@ -1,41 +1,28 @@
-"""Rehearsals: replays of a release on rows drawn from its own weighted rows, and their file format.
-
-A file starts with a line that names the format and a line of JSON. The release and then the replays follow, each as its
-length in eight bytes, its SHA-256 and the bytes of a release file. Each replay is appended in one write. If a run is
-interrupted, only the end of the file can be incomplete; it is cut off when the run continues.
-"""
+"""Rehearsals: replays of a release on rows drawn from its own weighted rows, and intervals of statistics from them."""
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
 import os
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from iwbayes._archive import MAX_BYTES, ArchiveError, write_atomically
 from iwbayes._digest import digest
 from iwbayes.arrays import Array
-from iwbayes.display import html_table, one_line, wrapped
+from iwbayes.display import html_table, wrapped
 from iwbayes.features.unmeasured import unmeasured_features
 from iwbayes.measurement import UNTESTED
-from iwbayes.release import Release
-from iwbayes.release.file import from_bytes, read_recipe
+from iwbayes.release.file import read_recipe
+from iwbayes.release.rehearsal_folder import RehearsalFacts, RehearsalsError, opened, read_folder, write_folder
+from iwbayes.release.release import Release
 
-_MAGIC = b"iwbayes rehearsals 1\n"
-_HEAD = struct.Struct(">Q32s")
-#: Longest line of JSON in a file, in bytes.
-_MOST_OF_HEADER = 2**16
 #: Smallest number of rehearsals for an interval.
 LEAST = 10
 #: Number of directions in which the slope of a statistic is computed, standard deviation of log weights per step, and
@@ -43,39 +30,9 @@ LEAST = 10
 _SLOPES, _STEP, _MOST = 20, 0.1, 1.0
 
 
-class RehearsalsError(ValueError):
-    """A file of rehearsals cannot be read, or belongs to a different release."""
-
-
 def release_digest(release: Release) -> str:
     """Return the SHA-256 of a release's rows, weights and number of private rows, which rehearsals store."""
     return digest("Release", release.synthetic.fingerprint(), release.weights.fingerprint(), release.n_private)
-
-
-@dataclass(frozen=True)
-class RehearsalFacts:
-    """Facts that all rehearsals of a run share: the header of their file.
-
-    Parameters
-    ----------
-    release : str
-        `release_digest` of the replayed release.
-    random_seed : int
-        Seed of the run. It and the number i alone determine rehearsal i.
-    generator : str
-        Name of the generator that was run again; empty if the rows of the release were kept unchanged.
-    n_synthetic : int
-        Number of synthetic rows per rehearsal.
-    row_error : float
-        Estimated mean square error of the release's weighted rows in an unmeasured direction of variance one; NaN if
-        it measured no features. Each replay stores its own value; rehearsals miss the excess of this value over those.
-    """
-
-    release: str
-    random_seed: int
-    generator: str
-    n_synthetic: int
-    row_error: float
 
 
 class RehearsedInterval(NamedTuple):
@@ -127,7 +84,7 @@ class Rehearsals(Sequence[Release]):
 
     facts: RehearsalFacts
     _release: bytes
-    _contents: Any = field(default=())  # the bytes of each release file, or a `FileFrames`
+    _contents: Any = field(default=())  # the bytes of each release file, or `ReplayFiles`
 
     def __len__(self) -> int:
         return len(self._contents)
@@ -143,8 +100,11 @@ class Rehearsals(Sequence[Release]):
 
     @cached_property
     def release(self) -> Release:
-        """The release that was rehearsed."""
-        return opened(self._release)
+        """The release that was rehearsed; a RehearsalsError if it is not the one that the facts name."""
+        found: Release = opened(self._release)
+        if release_digest(found) != self.facts.release:
+            raise RehearsalsError("the rehearsals contain a different release than their facts name. Rehearse again.")
+        return found
 
     @cached_property
     def unrehearsed(self) -> float:
@@ -279,39 +239,35 @@ class Rehearsals(Sequence[Release]):
         generator = self.facts.generator
         return f"{generator} and weights replayed" if generator else "weights replayed, rows kept unchanged"
 
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write the rehearsals to a file, completely or not at all.
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the rehearsals to a new folder, completely or not at all.
 
         Parameters
         ----------
         path : str or path
-            File to write.
-        overwrite : bool, default False
-            Replace an existing file.
+            Folder to create.
 
         Returns
         -------
         pathlib.Path
-            Path of the file.
+            Path of the folder.
 
         Raises
         ------
         FileExistsError, OSError
-            If the file already exists or cannot be written. No partial file remains.
+            If the path already exists or cannot be written. No partial folder remains.
         """
-        frames = (frame_of(self._contents[index]) for index in range(len(self)))
-        path = Path(path)
-        write_atomically(path, header_of(self.facts, self._release) + b"".join(frames), overwrite=overwrite)
-        return path
+        write_folder(Path(path), self.facts, self._release, map(self._contents.__getitem__, range(len(self))))
+        return Path(path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Rehearsals:
-        """Read rehearsals from a file. It runs no code from the file, and checks each replay when it is read.
+        """Read rehearsals from a folder. It runs no code from the folder, and checks each replay when it is read.
 
         Parameters
         ----------
         path : str or path
-            File to read. Do not move it: replays are read from it when they are needed.
+            Folder to read. Do not move it: replays are read from it when they are needed.
 
         Returns
         -------
@@ -320,82 +276,8 @@ class Rehearsals(Sequence[Release]):
         Raises
         ------
         RehearsalsError
-            If the file is damaged or incomplete, or is not a file of rehearsals. The message names path and remedy.
+            If the folder is damaged or is not a folder of rehearsals. The message names path and remedy.
         OSError
-            If the file does not exist or cannot be opened.
+            If the folder does not exist or cannot be opened.
         """
-        facts, release, frames, end = read_index(path)
-        if end < os.path.getsize(path):
-            raise RehearsalsError(
-                f"{path} is incomplete after {len(frames)} rehearsals, probably because a run was interrupted. "
-                f"Continue with rehearse(release, path={os.fspath(path)!r})."
-            )
-        return cls(facts, release, frames)
-
-
-def opened(content: bytes, read: Callable[[BinaryIO], Any] = lambda source: Release(**from_bytes(source))) -> Any:
-    """Read a release, or a part of it, from the bytes of its file; every failure is a RehearsalsError."""
-    try:
-        return read(io.BytesIO(content))
-    except Exception as error:  # files can come from untrusted sources
-        said = one_line(str(error)[:200]).rstrip(".")
-        raise RehearsalsError(f"the rehearsals contain an invalid release ({said}). Rehearse again.") from None
-
-
-class FileFrames(Sequence[bytes]):
-    """Replays in a file, each located by its offset, its length and its SHA-256."""
-
-    def __init__(self, path: str | os.PathLike[str], positions: Sequence[tuple[int, int, bytes]]) -> None:
-        self.path, self.positions = path, positions
-
-    def __len__(self) -> int:
-        return len(self.positions)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return FileFrames(self.path, self.positions[index])
-        start, length, seal = self.positions[index]
-        with open(self.path, "rb") as file:
-            file.seek(start)
-            content = file.read(length)
-        if hashlib.sha256(content).digest() != seal:
-            raise RehearsalsError(f"{self.path} is damaged: rehearsal {index} was altered. Rehearse the release again.")
-        return content
-
-
-def header_of(facts: RehearsalFacts, release: bytes) -> bytes:
-    """Return the first bytes of a file of rehearsals, including the bytes of the release file."""
-    return _MAGIC + json.dumps(vars(facts)).encode() + b"\n" + frame_of(release)
-
-
-def frame_of(content: bytes) -> bytes:
-    """Return the bytes of one rehearsal in a file, from the bytes of its release file."""
-    return _HEAD.pack(len(content), hashlib.sha256(content).digest()) + content
-
-
-def read_index(path: str | os.PathLike[str]) -> tuple[RehearsalFacts, bytes, FileFrames, int]:
-    """Return facts, release and complete replays of a file, and the offset of their end; or raise RehearsalsError."""
-    size = os.path.getsize(path)
-    with open(path, "rb") as file:
-        if file.read(len(_MAGIC)) != _MAGIC:
-            raise RehearsalsError(f"{path} is not a file of rehearsals, or is from a newer iwbayes. Use another file.")
-        line = file.readline(_MOST_OF_HEADER)
-        try:
-            facts = RehearsalFacts(**json.loads(line))
-            if [*map(type, vars(facts).values()), facts.generator.isprintable()] != [str, int, str, int, float, True]:
-                raise ArchiveError("a fact is not valid")
-        except (ValueError, TypeError, RecursionError):
-            raise RehearsalsError(f"{path} is damaged: its first lines cannot be read. Rehearse again.") from None
-        positions, end = [], file.tell()
-        while len(head := file.read(_HEAD.size)) == _HEAD.size:
-            length, seal = _HEAD.unpack(head)
-            start = file.tell()
-            if length > MAX_BYTES or start + length > size:
-                break
-            positions.append((start, length, seal))
-            end = start + length
-            file.seek(end)
-    if not positions:
-        raise RehearsalsError(f"{path} is damaged: its release cannot be read. Rehearse again.")
-    frames = FileFrames(path, positions)
-    return facts, frames[0], frames[1:], end
+        return cls(*read_folder(path))
