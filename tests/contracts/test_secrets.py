@@ -480,12 +480,13 @@ def ratio_with(table, *, kept):
 #: gets a release and never a private table (the layers are tested in test_architecture.py).
 PUBLIC_ONLY = {
     "AuditResult", "BetaCalibration", "Binary", "CalibrationWarning", "Categorical", "CoverageStudy", "Date",
-    "Integer", "METHODS", "PrivacyWarning", "Real", "Rehearsals", "ReleaseAudit", "ReleaseError",
+    "FiniteVarianceTest", "Integer", "METHODS", "PrivacyWarning", "Real", "Rehearsals", "ReleaseAudit", "ReleaseError",
     "SeededNoise", "SyntheticTable", "SystemNoise", "Weights", "WeightsWarning", "__version__", "audit",
     "audit_release", "beta_calibrate", "budget", "calibrate", "compare", "comparisons", "coverage_study", "datasets",
-    "diagnose", "fit", "forest", "intervals", "log_likelihood", "loo", "marginals", "noise_aware_weights",
-    "odds_ratios", "opposite_corners", "overlap", "paper", "plan", "plots", "pool", "ppc", "predictions", "regression",
-    "report", "rehearsals", "rehearse", "reweight", "sample", "slopes", "validation", "weights",
+    "diagnose", "finite_variance_test", "fit", "forest", "intervals", "log_likelihood", "loo", "marginals",
+    "noise_aware_weights", "odds_ratios", "opposite_corners", "overlap", "paper", "plan", "plots", "pool", "ppc",
+    "predictions", "regression", "report", "rehearsals", "rehearse", "reweight", "sample", "slopes", "validation",
+    "weights",
 }  # fmt: skip
 
 
