@@ -26,7 +26,7 @@ PARTS = {
     ),
     "On top": ("coverage", "replaying", "cli"),
 }
-ON_TOP = ("__main__", "_read", "demo", "planning", "publishing")
+ON_TOP = ("__main__", "_read", "demo")
 
 
 def first_line(path: Path) -> str:

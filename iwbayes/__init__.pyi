@@ -27,6 +27,7 @@ from .analyst.regression.scores import model as model
 from .analyst.reporting.report import report as report
 from .analyst.weighting.reweight import log_likelihood as log_likelihood
 from .analyst.weighting.reweight import reweight as reweight
+from .coverage.interval_plan import plan_intervals as plan_intervals
 from .curator.contribution import bound_contributions as bound_contributions
 from .curator.estimators.fixed import UniformWeights as UniformWeights
 from .curator.estimators.tilting.staged import StagedTilt as StagedTilt
@@ -35,14 +36,14 @@ from .curator.generators.aim.aim import AIM as AIM
 from .curator.generators.aim.mst import MST as MST
 from .curator.generators.bayesnet.bayesnet import BayesNet as BayesNet
 from .curator.generators.mixture.mixture import Mixture as Mixture
+from .curator.plan import plan as plan
 from .curator.privacy.ledger import BudgetExceeded as BudgetExceeded
 from .curator.privacy.ledger import Ledger as Ledger
 from .curator.privacy.ledger_file import LedgerError as LedgerError
 from .curator.privacy.noise import SeededNoise as SeededNoise
 from .curator.privacy.noise import SystemNoise as SystemNoise
-from .planning import plan as plan
-from .publishing import publish as publish
-from .publishing import publish_users as publish_users
+from .curator.publish import publish as publish
+from .curator.publish import publish_users as publish_users
 from .release import Release as Release
 from .release import ReleaseError as ReleaseError
 from .release import load as load

@@ -183,7 +183,7 @@ def run_demo(
     with clock("publishing"):
         from iwbayes.analyst.regression.scores import model as score_model
         from iwbayes.curator.privacy.noise import SeededNoise
-        from iwbayes.publishing import publish
+        from iwbayes.curator.publish import publish
 
         models = [score_model(formula, family=family) for formula, family in MODELS.values()]
         settings: dict[str, Any] = {"noise": SeededNoise(seed), "random_seed": seed, "progressbar": False}

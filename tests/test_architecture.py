@@ -29,8 +29,7 @@ LAYERS = [
     {"release"},
     {"datasets"},
     {"curator", "analyst"},
-    {"publishing"},
-    {"coverage", "demo", "_read", "paper", "planning", "plots", "replaying"},
+    {"coverage", "demo", "_read", "paper", "plots", "replaying"},
     {"validation"},
     {"cli"},
     {"__main__"},
@@ -41,6 +40,8 @@ ANALYST = (
 )  # fmt: skip
 #: Inside these folders the folders and public modules never import each other sideways.
 SIBLINGS = {"curator/generators": {"fitting", "tables"}, "curator/estimators": {"fitting", "logistic_loss", "network"}}
+#: Regressions in numpy are on the analyst's side. One module of the curator's side loads them, if a formula is passed.
+REGRESSIONS = ("curator/named_models.py", "iwbayes.analyst.regression.scores")
 #: A method that is made of another one's parts.
 BUILT_ON = {("generators/pate", "generators/adversarial")}
 
@@ -97,7 +98,7 @@ def test_imports_run_one_way(path: Path):
         return
     for name in imports(path):
         parts = name.split(".")
-        if parts[0] == "iwbayes" and len(parts) > 1:
+        if parts[0] == "iwbayes" and len(parts) > 1 and (str(path.relative_to(PACKAGE)), name) != REGRESSIONS:
             assert layer_of(parts[1]) <= layer_of(own), f"{path} imports upwards: {name}"
             assert {own, parts[1]} != {"curator", "analyst"}, f"{path} crosses the trust boundary: {name}"
 

@@ -485,7 +485,7 @@ PUBLIC_ONLY = {
     "audit_release", "beta_calibrate", "budget", "calibrate", "compare", "comparisons", "coverage_study", "datasets",
     "diagnose", "fit", "forest", "intervals", "log_likelihood", "loo", "marginals", "noise_aware_weights",
     "odds_ratios", "opposite_corners", "overlap", "paper", "plan", "plots", "pool", "ppc", "predictions", "regression",
-    "report", "rehearsals", "rehearse", "reweight", "sample", "slopes", "validation", "weights",
+    "report", "rehearsals", "rehearse", "reweight", "sample", "plan_intervals", "slopes", "validation", "weights",
 }  # fmt: skip
 
 
