@@ -24,7 +24,7 @@ PARTS = {
     ),
     "On top": ("reporting", "coverage", "replaying", "cli"),
 }
-ON_TOP = ("__main__", "_read", "demo", "planning", "publishing")
+ON_TOP = ("__main__", "_read", "demo")
 
 
 def first_line(path: Path) -> str:

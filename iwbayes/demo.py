@@ -182,8 +182,8 @@ def run_demo(
         private, source = _private_table()
     with clock("publishing"):
         from iwbayes.curator.privacy.noise import SeededNoise
+        from iwbayes.curator.publish import publish
         from iwbayes.models.regression_scores import RegressionModel
-        from iwbayes.publishing import publish
 
         models = [RegressionModel(formula, family) for formula, family in MODELS.values()]
         settings: dict[str, Any] = {"noise": SeededNoise(seed), "random_seed": seed, "progressbar": False}

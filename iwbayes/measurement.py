@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: noise of measured moments is known, and intervals account for it. So a large set of features is worth some noise.
 NOISE_TARGET = 0.5
 #: Number of features that a regression with one predictor needs: the smallest number if regressions are named.
-_FEATURES_OF_ONE_PREDICTOR = 4
+FEATURES_OF_ONE_PREDICTOR = 4
 
 
 def noise_in_words(noise_ratio: float) -> str:
@@ -40,7 +40,7 @@ def noise_advice(noise_ratio: float, n_features: int, terms: str) -> str:
     ``terms`` names the features, as in a plan.
     """
     # the noise ratio is about proportional to the number of features
-    least = noise_ratio * min(1.0, _FEATURES_OF_ONE_PREDICTOR / n_features)
+    least = noise_ratio * min(1.0, FEATURES_OF_ONE_PREDICTOR / n_features)
     named = terms.startswith(TERMS_OF_MODELS)
     if noise_ratio > NOISE_TARGET and (named or least > NOISE_TARGET):
         of = "the features of the named regressions" if named else "a regression with one predictor"

@@ -117,7 +117,7 @@ def draw(rows: pd.DataFrame, settings: Any, n: int) -> None:
     errors = rows.pivot(index="seed", columns="provider", values="error")
     figure, axes = harness.panels(math.ceil(len(weights) / 3), 3, 3.2, 3.4)
     for axis, (name, found) in zip(axes.flat, weights.items(), strict=False):
-        drawn = found.resample(synthetic, n=1500, random_seed=0).frame
+        drawn = synthetic.frame.sample(1500, replace=True, weights=found.values, random_state=0)
         axis.scatter(drawn["x"], drawn["y"], s=4, alpha=0.5, linewidths=0, color="C0")
         axis.plot([0, 1, 1, 0], [0, 0, 1, 0], color="C1", linewidth=1.5)
         axis.set_title(f"{name}\n{errors.loc[0, name]:.3f} ({errors[name].median():.3f})", fontsize=11)

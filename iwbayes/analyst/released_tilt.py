@@ -18,7 +18,7 @@ from iwbayes.features.terms import ordered_terms, raw_chunks, raw_names, raw_ter
 from iwbayes.measurement import MEAN_OF_FEATURES, UNTESTED
 from iwbayes.release import Release
 from iwbayes.schema import Schema
-from iwbayes.weights import HARMLESS_STEPS, Weights
+from iwbayes.weights import Weights
 
 #: Directions of the features whose weighted variance is below this share of the largest are cut (structural zeros).
 FEATURE_CUT = 1e-4
@@ -146,7 +146,7 @@ class ReleasedTilt:
         it.
         """
         own = self.weights
-        if own is None or own.n_draws > 1 or set(own.steps) - set(HARMLESS_STEPS):
+        if own is None or own.n_draws > 1 or own.steps:
             return False
         return has_shares_of(weights, own)
 
@@ -236,6 +236,6 @@ def is_noise_aware(weights: Any, release: Release) -> bool:
     if not (isinstance(weights, Weights) and weights.n_draws > 1 and weights.method.startswith(NOISE_AWARE)):
         return False
     own, other = weights.measurement, release.weights.measurement
-    if own is None or other is None or set(weights.steps) - set(HARMLESS_STEPS):
+    if own is None or other is None or weights.steps:
         return False
     return own is other or (own.name == other.name and np.array_equal(own.value, other.value))

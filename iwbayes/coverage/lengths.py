@@ -1,4 +1,4 @@
-"""Lengths of intervals from simulated releases, relative to intervals from the simulated rows, for `iwbayes.plan`."""
+"""Lengths of intervals from simulated releases, relative to intervals from the simulated rows, for `plan_intervals`."""
 
 from __future__ import annotations
 

@@ -18,8 +18,7 @@ import cloudpickle
 from iwbayes._warnings import IwbayesWarning
 from iwbayes.analyst.calibration.misfit import row_error
 from iwbayes.analyst.checks import check_count
-from iwbayes.curator.pipeline import Pipeline
-from iwbayes.curator.plan import GivenTable
+from iwbayes.curator.pipeline import GivenTable, Pipeline
 from iwbayes.curator.progress import progress
 from iwbayes.features.scores import ScoreModel
 from iwbayes.release import Release

@@ -44,7 +44,7 @@ iw.publish(private, epsilon=1.0, delta=1e-6, generator=iw.TiltWeights())  # wron
 iw.publish(schema, epsilon=1.0, delta=1e-6)  # wrong
 iw.plan(schema, 1000, epsilon="one", delta=1e-6)  # wrong
 iw.plan(schema, 1000, epsilon=[1, 2], delta=1e-6)  # wrong
-iw.plan(schema, 1000, epsilon=[1, 2], delta=1e-6, formula="sick ~ age").epsilon_for("twice")  # wrong
+iw.plan_intervals(schema, 1000, epsilon=[1, 2], delta=1e-6, formula="sick ~ age").epsilon_for("twice")  # wrong
 print(iw.plan(schema, 1000, epsilon=1, delta=1e-6).terms)
 iw.Ledger(epsilon="one", delta=1e-6)  # wrong
 iw.Real("age", "zero", 100)  # wrong

@@ -36,7 +36,7 @@ SHOWN = {
     "read_a_file": ("levels=('007', '008')",),
     "read_the_statement": ("hardened noise, certified", "False seeded", "not saved: ReleaseError"),
     "second_release": ("nothing was drawn", "of (1.5, 1e-06)"),
-    "survey_weights": ("survey design weights of private rows are out of scope",),
+    "survey_weights": ("calibrated",),
     "users_with_several_rows": ("under replace-user adjacency", "bound on contributions"),
 }
 #: What pages show and write that run in a shell too.

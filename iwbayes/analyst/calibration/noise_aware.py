@@ -14,7 +14,7 @@ from iwbayes.analyst.inference.tilt_posterior import TiltPosterior, draw_tilts, 
 from iwbayes.analyst.released_tilt import NOISE_AWARE, ReleasedTilt, is_noise_aware
 from iwbayes.arrays import Array
 from iwbayes.release import Release
-from iwbayes.weights import HARMLESS_STEPS, Weights
+from iwbayes.weights import Weights
 
 
 def noise_aware_weights(
@@ -139,9 +139,8 @@ def _tilt_to_draw(release: Any) -> ReleasedTilt:
             f"{own.method} weights come without a noisy mean of features, so weight draws cannot account for their "
             "noise. Request a release with tilt weights."
         )
-    changed = [step for step in own.steps if step not in HARMLESS_STEPS]
-    if own.n_draws > 1 or changed:
-        what = f"{own.n_draws} draws" if own.n_draws > 1 else f"changed by {', '.join(changed)}"
+    if own.n_draws > 1 or own.steps:
+        what = f"{own.n_draws} draws" if own.n_draws > 1 else f"changed by {', '.join(own.steps)}"
         raise ValueError(
             f"the weights must be the released weights of a tilt; these are {what}. Pass the release as it was loaded."
         )

@@ -517,7 +517,6 @@ def test_refusals_of_releases(saturated):
             noise_aware_weights(other(weights))
     with pytest.raises(ValueError, match="come without a noisy mean"):
         fit("y ~ a", other(Weights(np.zeros(len(rows)), "mine")), family="bernoulli", calibrate="pool")
-    assert noise_aware_weights(other(own.normalize()), 2, random_seed=1).steps == ("normalize",)
 
 
 def test_refusals_of_arguments(saturated):

@@ -1,4 +1,4 @@
-"""plan(): expected noise of a release, and expected interval lengths of a regression, without any private row."""
+"""plan_intervals(): expected interval lengths of a regression, from simulated releases, without any private row."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from iwbayes._warnings import PrivacyWarning
-from iwbayes.curator.plan import Plan, check_whole, warn_of_delta
-from iwbayes.curator.plan import plan as plan_noise
+from iwbayes.coverage.lengths import simulated_lengths
+from iwbayes.curator.named_models import weights_for
+from iwbayes.curator.plan import Plan, check_whole, plan, warn_of_delta
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.protocols import Generator, WeightProvider
 from iwbayes.display import WIDTH, fill, html_table, text_table, wrapped
 from iwbayes.features.scores import ScoreModel
 from iwbayes.measurement import TERMS_OF_MODELS
-from iwbayes.publishing import weights_for
 from iwbayes.release import Release
 from iwbayes.schema import Schema, check_schema
-from iwbayes.statement import Adjacency
+from iwbayes.statement import RowAdjacency
 from iwbayes.tables import SyntheticTable
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _BUDGETS_IN_A_ROW = 6
 class IntervalPlan:
     """Expected lengths of a regression's intervals at one or several budgets, from releases of simulated rows.
 
-    `plan` with a formula returns it.
+    `plan_intervals` returns it.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ class IntervalPlan:
         --------
         >>> import iwbayes as iw
         >>> schema = iw.Schema(iw.Real("x", 0, 1), iw.Binary("y"))
-        >>> planned = iw.plan(
+        >>> planned = iw.plan_intervals(
         ...     schema, 1000, epsilon=[0.5, 3], delta=1e-6, formula="y ~ x",
         ...     n_simulations=2, random_seed=1, progressbar=False,
         ... )
@@ -203,69 +203,30 @@ class IntervalPlan:
         ]
 
 
-@overload
-def plan(
+def plan_intervals(
     schema: Schema,
     n: int,
     *,
-    epsilon: float,
-    delta: float,
-    generator: Generator | None = None,
-    weights: WeightProvider | None = None,
-    for_models: Sequence[str | ScoreModel] = (),
-    response: str | None = None,
-    share: float = 0.3,
-    adjacency: Adjacency = "replace-one",
-    rows_per_user: int = 1,
-    formula: None = None,
-) -> Plan: ...
-@overload
-def plan(
-    schema: Schema,
-    n: int,
-    *,
-    epsilon: float | Sequence[float],
-    delta: float,
-    generator: Generator | None = None,
-    weights: WeightProvider | None = None,
-    for_models: Sequence[str | ScoreModel] = (),
-    response: str | None = None,
-    share: float = 0.3,
-    adjacency: Adjacency = "replace-one",
     formula: str,
-    family: FamilyName | Family | None = None,
-    like: SyntheticTable | pd.DataFrame | Release | None = None,
-    n_simulations: int = 5,
-    random_seed: int | np.random.Generator | None = None,
-    progressbar: bool = True,
-) -> IntervalPlan: ...
-def plan(
-    schema: Schema,
-    n: int,
-    *,
     epsilon: float | Sequence[float],
     delta: float,
+    family: FamilyName | Family | None = None,
+    like: SyntheticTable | pd.DataFrame | Release | None = None,
     generator: Generator | None = None,
     weights: WeightProvider | None = None,
     for_models: Sequence[str | ScoreModel] = (),
     response: str | None = None,
     share: float = 0.3,
-    adjacency: Adjacency = "replace-one",
-    rows_per_user: int = 1,
-    formula: str | None = None,
-    family: FamilyName | Family | None = None,
-    like: SyntheticTable | pd.DataFrame | Release | None = None,
+    adjacency: RowAdjacency = "replace-one",
     n_simulations: int = 5,
     random_seed: int | np.random.Generator | None = None,
     progressbar: bool = True,
-) -> Plan | IntervalPlan:
-    """Predict the noise of `publish`, or the interval lengths of a regression, without using any private row.
+) -> IntervalPlan:
+    """Predict the interval lengths of a regression, without using any private row.
 
-    Use it to choose a budget. Without a formula, it returns the expected noise and the measured features. Because the
-    synthetic rows do not exist yet, it uses rows drawn uniformly within the bounds of the schema.
-
-    With a formula, it simulates: it draws rows, publishes them as planned (with seeded noise), fits the formula to the
-    release, and compares the lengths of the 90 % intervals with the same fit to the simulated rows themselves.
+    It simulates: it draws rows, publishes them as planned (with seeded noise), fits the formula to the release, and
+    compares the lengths of the 90 % intervals with the same fit to the simulated rows themselves. `plan` predicts the
+    noise alone, without simulations.
 
     Parameters
     ----------
@@ -273,20 +234,20 @@ def plan(
         Declaration of the private table.
     n : int
         Number of private rows (public).
-    epsilon : float or sequence of float
-        Privacy budget. Several values are allowed with a formula only.
-    delta, generator, weights, for_models, response, share, adjacency
-        As in `publish`. The simulated releases do not measure the formula unless `for_models` names it.
-    rows_per_user : int, default 1
-        Largest number of rows per user, for adjacency "replace-user". Not available with a formula.
-    formula : str, optional
+    formula : str
         Regression, as in `fit`.
+    epsilon : float or sequence of float
+        One or several privacy budgets.
+    delta : float
+        Privacy budget.
     family : str, optional
         Family of the regression, as in `fit`.
     like : SyntheticTable, pandas.DataFrame or Release, optional
         Public rows similar to the private rows. Rows are drawn from them with replacement: from a public table that
         fits the schema, or from an earlier release, in proportion to its weights. By default rows are uniform within
         the schema, so the response depends on no predictor. Never pass private rows: no budget covers this use.
+    generator, weights, for_models, response, share, adjacency
+        As in `publish`. The simulated releases do not measure the formula unless `for_models` names it.
     n_simulations : int, default 5
         Number of simulated tables, which are the same at each epsilon. For 5,000 rows, a simulation takes one or two
         seconds per epsilon.
@@ -297,10 +258,8 @@ def plan(
 
     Returns
     -------
-    Plan
-        Without a formula: expected noise and features.
     IntervalPlan
-        With a formula: ratios of lengths and the expected verdict, also as a DataFrame.
+        Ratios of lengths and the expected verdict, also as a DataFrame.
 
     Raises
     ------
@@ -312,15 +271,13 @@ def plan(
     Warns
     -----
     PrivacyWarning
-        If delta is at least one over the number of rows (or users), which `publish` refuses.
+        If delta is at least one over the number of rows, which `publish` refuses.
 
     Examples
     --------
     >>> import iwbayes as iw
     >>> schema = iw.Schema(iw.Real("x", 0, 1), iw.Binary("y"))
-    >>> iw.plan(schema, 1000, epsilon=1.0, delta=1e-6).terms
-    'quadratic'
-    >>> planned = iw.plan(
+    >>> planned = iw.plan_intervals(
     ...     schema, 1000, epsilon=[1, 3], delta=1e-6, formula="y ~ x", n_simulations=2, random_seed=1, progressbar=False
     ... )
     >>> planned.lengths.round(1)  # doctest: +SKIP
@@ -330,33 +287,29 @@ def plan(
     3                1.2  1.2
     """
     check_schema(schema)
-    if np.ndim(epsilon) and formula is None:
-        raise ValueError("several epsilons need a formula. Pass a formula, or a single epsilon.")
-    if formula is None and not (family is None and like is None):
-        raise ValueError("family and like need a formula. Pass a formula, or leave them out.")
-    if formula is not None and (adjacency == "replace-user" or rows_per_user != 1):
-        raise ValueError(
-            "a plan of intervals is not available if users own several rows, because such intervals are never "
-            "calibrated. Plan without a formula."
-        )
-    if formula is not None and not isinstance(formula, str):
+    if not isinstance(formula, str):
         raise TypeError(f"formula must be a string such as 'y ~ a + b'; got {type(formula).__name__}.")
+    if adjacency == "replace-user":
+        raise ValueError(
+            "intervals cannot be planned if users own several rows, because such intervals are never calibrated. Use "
+            "plan() for the noise."
+        )
     several: Any = epsilon if np.ndim(epsilon) else [epsilon]
     budgets = sorted({check_budget(one, delta)[0] for one in several})
     if not budgets:
         raise ValueError("epsilon must be a number or a sequence of numbers; got an empty sequence.")
-    own = weights_for(weights, for_models, response, schema)
-    settings: dict[str, Any] = {"generator": generator, "weights": own, "share": share}
-    settings |= {"delta": delta, "adjacency": adjacency}
+    settings: dict[str, Any] = {
+        "generator": generator,
+        "weights": weights_for(weights, for_models, response, schema),
+        "share": share,
+        "delta": delta,
+        "adjacency": adjacency,
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)  # warn_of_delta below warns once, with the caller's line
-        plans = [plan_noise(schema, n, epsilon=one, rows_per_user=rows_per_user, **settings) for one in budgets]
-    warn_of_delta(delta, "users" if adjacency == "replace-user" else "rows", n)
-    if formula is None:
-        return plans[0]
+        plans = tuple(plan(schema, n, epsilon=one, **settings) for one in budgets)
+    warn_of_delta(delta, "rows", n)
     check_whole("n_simulations", n_simulations)
-    from iwbayes.coverage.lengths import simulated_lengths
-
     simulations, rows_from = simulated_lengths(
         schema,
         int(n),
@@ -369,4 +322,4 @@ def plan(
         rng=np.random.default_rng(random_seed),
         progressbar=progressbar,
     )
-    return IntervalPlan(formula, int(n), rows_from, tuple(plans), simulations)
+    return IntervalPlan(formula, int(n), rows_from, plans, simulations)
