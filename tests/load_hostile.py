@@ -23,7 +23,7 @@ MEMORY = 2 * 2**30
 
 def read(path):
     if path.is_dir():
-        return Rehearsals.load(path).unrehearsed
+        return Rehearsals.load(path).misfit
     reader = {".iwb": load, ".nc": arviz_compat.load, ".toml": Schema.from_toml, ".ledger": Ledger.open}[path.suffix]
     found = reader(path)
     if path.suffix == ".iwb":

@@ -197,7 +197,7 @@ DEVELOPMENT = (
     ),
 )  # fmt: skip
 
-#: Populations that no limit was chosen by a look at, but `CLIPPED_ERROR` of releases in stages.
+#: Populations that no limit was chosen by a look at, but `CLIPPED_MISFIT` of releases in stages.
 HELD_OUT = (
     Population(
         "health", ("stevedata", "mm_nhis"),

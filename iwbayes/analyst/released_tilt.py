@@ -15,7 +15,7 @@ from iwbayes.arrays import Array, symmetric
 from iwbayes.features import FeatureMap
 from iwbayes.features.formulas import Span, model_terms
 from iwbayes.features.terms import ordered_terms, raw_chunks, raw_names, raw_terms
-from iwbayes.measurement import MEAN_OF_FEATURES, UNTESTED
+from iwbayes.measurement import ASSUMED_MISFIT, MEAN_OF_FEATURES
 from iwbayes.release import Release
 from iwbayes.schema import Schema
 from iwbayes.weights import Weights
@@ -59,8 +59,8 @@ class ReleasedTilt:
     feature_map: FeatureMap | None = None  # the map to `features`
     n_private: int = 0  # N, the number of private rows
     coefficients: Array | None = None  # (k,): the tilt's b, as released
-    row_error: float = np.nan  # of the rows before the first of several stages
-    least_error: float = UNTESTED  # of the rows in unmeasured directions
+    misfit: float = np.nan  # of the rows before the first of several stages
+    least_misfit: float = ASSUMED_MISFIT  # of the rows in unmeasured directions
     models: tuple[str, ...] = ()  # formulas that the release was made for, as written by its publisher
     schema: Schema | None = None  # of the rows
 
@@ -93,8 +93,8 @@ class ReleasedTilt:
             feature_map=measurement.features if isinstance(measurement.features, FeatureMap) else None,
             n_private=release.n_private,
             coefficients=measurement.coefficients,
-            row_error=measurement.row_error,
-            least_error=measurement.least_error,
+            misfit=measurement.misfit,
+            least_misfit=measurement.least_misfit,
             schema=release.synthetic.schema,
             models=_models_of(release),
         )

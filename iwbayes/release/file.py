@@ -168,8 +168,8 @@ def _measurement_to_parts(measurement: Measurement) -> tuple[dict[str, Any], dic
         "features": features,
         "n_private": int(measurement.n_private),
     }
-    if math.isfinite(measurement.row_error):
-        settings["row_error"] = float(measurement.row_error)
+    if math.isfinite(measurement.misfit):
+        settings["misfit"] = float(measurement.misfit)
     if measurement.coefficients is not None:
         settings["coefficients"] = True
         arrays["coefficients"] = measurement.coefficients
@@ -238,7 +238,7 @@ def _read_measurement(
         features=features,
         n_private=_checked(settings, "n_private", int),
         coefficients=own.get("coefficients"),
-        row_error=_checked(settings, "row_error", float) if "row_error" in settings else math.nan,
+        misfit=_checked(settings, "misfit", float) if "misfit" in settings else math.nan,
         **{part: _read_measurement(arrays, other, schema, f"{part}_") for part, other in parts.items()},
     )
 

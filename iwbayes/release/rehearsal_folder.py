@@ -48,7 +48,7 @@ class RehearsalFacts:
         Name of the generator that was run again; empty if the rows of the release were kept unchanged.
     n_synthetic : int
         Number of synthetic rows per rehearsal.
-    row_error : float
+    misfit : float
         Estimated mean square error of the release's weighted rows in an unmeasured direction of variance one; NaN if
         it measured no features. Each replay stores its own value; rehearsals miss the excess of this value over those.
     """
@@ -57,7 +57,7 @@ class RehearsalFacts:
     random_seed: int
     generator: str
     n_synthetic: int
-    row_error: float
+    misfit: float
 
 
 class ReplayFiles(Sequence[bytes]):
@@ -109,7 +109,7 @@ def start_folder(path: Path, facts: RehearsalFacts, release: bytes) -> None:
         raise RehearsalsError(f"{path} is not a folder of rehearsals. Use another folder.")
     write_atomically(path / RELEASE, release, overwrite=True)
     content = {"format": FORMAT, "format_version": FORMAT_VERSION, **vars(facts)}
-    content["row_error"] = None if math.isnan(facts.row_error) else facts.row_error
+    content["misfit"] = None if math.isnan(facts.misfit) else facts.misfit
     write_atomically(path / FACTS, json.dumps(content, indent=1, allow_nan=False).encode(), overwrite=False)
 
 
@@ -143,8 +143,8 @@ def _read_facts(path: Path) -> RehearsalFacts:
         values = json.loads(content)
         if (values.pop("format"), values.pop("format_version")) != (FORMAT, FORMAT_VERSION):
             raise ArchiveError("its format is different")
-        if values["row_error"] is None:
-            values["row_error"] = math.nan
+        if values["misfit"] is None:
+            values["misfit"] = math.nan
         facts = RehearsalFacts(**values)
         if [*map(type, vars(facts).values()), facts.generator.isprintable()] != [str, int, str, int, float, True]:
             raise ArchiveError("a fact is not valid")

@@ -18,7 +18,7 @@ from iwbayes._digest import digest
 from iwbayes.arrays import Array
 from iwbayes.display import html_table, wrapped
 from iwbayes.features.unmeasured import unmeasured_features
-from iwbayes.measurement import UNTESTED
+from iwbayes.measurement import ASSUMED_MISFIT
 from iwbayes.release.file import read_recipe
 from iwbayes.release.rehearsal_folder import RehearsalFacts, RehearsalsError, opened, read_folder, write_folder
 from iwbayes.release.release import Release
@@ -107,17 +107,17 @@ class Rehearsals(Sequence[Release]):
         return found
 
     @cached_property
-    def unrehearsed(self) -> float:
+    def misfit(self) -> float:
         """Mean square error of the release's rows, in an unmeasured direction of variance one, that replays miss.
 
         It is the excess of the release's measured error over the errors of the replays, at least
-        `Measurement.least_error`, plus the sampling variance of the private rows. It is NaN without a measurement.
+        `Measurement.least_misfit`, plus the sampling variance of the private rows. It is NaN without a measurement.
         """
         measurement = self.release.weights.measurement
-        least = UNTESTED if measurement is None else measurement.least_error
-        errors = [opened(self._contents[index], read_recipe).get("row_error") for index in range(len(self))]
+        least = ASSUMED_MISFIT if measurement is None else measurement.least_misfit
+        errors = [opened(self._contents[index], read_recipe).get("misfit") for index in range(len(self))]
         known = [float(error) if isinstance(error, int | float) else np.nan for error in errors]
-        beyond = self.facts.row_error - np.mean(known)
+        beyond = self.facts.misfit - np.mean(known)
         return float(np.maximum(beyond, least)) + 1 / self.release.n_private
 
     def interval(
@@ -195,7 +195,7 @@ class Rehearsals(Sequence[Release]):
         """Return variances (q,) due to unmeasured features, from the slopes of the statistics along them."""
         release, measurement = self.release, self.release.weights.measurement
         none = np.zeros(1)
-        if np.isnan(self.unrehearsed) or measurement is None or measurement.features is None:
+        if np.isnan(self.misfit) or measurement is None or measurement.features is None:
             return none
         values = release.weights.values
         directions = unmeasured_features(release.synthetic.frame, measurement.features, values / values.sum())
@@ -210,7 +210,7 @@ class Rehearsals(Sequence[Release]):
             up, down = (statistics(release.synthetic.frame, end / end.mean()) for end in ends)
             slopes.append((up - down) / (2 * _STEP))
         # on average, a random direction has 1/size of the squared slope of a statistic
-        return self.unrehearsed * size * np.mean(np.square(slopes), axis=0)
+        return self.misfit * size * np.mean(np.square(slopes), axis=0)
 
     def __iter__(self) -> Iterator[Release]:
         """Yield one replay after the other, with only one in memory."""

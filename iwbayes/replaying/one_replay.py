@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from iwbayes._threads import one_blas_thread
-from iwbayes.analyst.calibration.misfit import row_error
+from iwbayes.analyst.calibration.misfit import misfit_of_rows
 from iwbayes.analyst.released_tilt import NOISE_AWARE
 from iwbayes.curator.pipeline import Pipeline
 from iwbayes.curator.privacy.ledger import Ledger
@@ -78,8 +78,8 @@ def replay(content: bytes, index: int, random_seed: int, models: bytes = b"") ->
         made = seeded(pipeline, int(rng.integers(2**31))).run(drawn_rows(release, rng), ledger, rng)
     recipe = {"rehearsal": index}
     found = Release(made.synthetic, made.weights, ledger.statement(), n_private=release.n_private, recipe=recipe)
-    if not math.isnan(error := row_error(found)):
-        found = replace(found, recipe=recipe | {"row_error": error})
+    if not math.isnan(error := misfit_of_rows(found)):
+        found = replace(found, recipe=recipe | {"misfit": error})
     return found.to_bytes()
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import cloudpickle
 
 from iwbayes._warnings import IwbayesWarning
-from iwbayes.analyst.calibration.misfit import row_error
+from iwbayes.analyst.calibration.misfit import misfit_of_rows
 from iwbayes.analyst.checks import check_count
 from iwbayes.curator.pipeline import GivenTable, Pipeline
 from iwbayes.curator.progress import progress
@@ -165,7 +165,7 @@ def _facts(release: Release, pipeline: Pipeline, random_seed: int | None) -> Reh
         secrets.randbits(31) if random_seed is None else random_seed,
         "" if kept else type(pipeline.generator).__name__,
         pipeline.n_synthetic,
-        row_error(release),
+        misfit_of_rows(release),
     )
 
 

@@ -68,7 +68,7 @@ def deflated(folder, n_bytes=2**30):
     """A rehearsal whose manifest is a thousand times smaller in the file."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("manifest.json", "w") as member:
-        member.write(b'{"recipe": {"row_error": 1.0}}')
+        member.write(b'{"recipe": {"misfit": 1.0}}')
         for _ in range(n_bytes // 2**20):
             member.write(b" " * 2**20)
     release, path = make_release(), folder / "deflated"

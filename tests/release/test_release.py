@@ -302,7 +302,7 @@ def release_in_stages():
         "a digest",
     )
     return replace(
-        release, weights=replace(release.weights, measurement=replace(first, features=features, row_error=0.01))
+        release, weights=replace(release.weights, measurement=replace(first, features=features, misfit=0.01))
     )
 
 
@@ -326,7 +326,7 @@ def test_features_of_rows_return(tmp_path):
     back = load(release.save(tmp_path / "r.iwb"))
     found, expected = back.weights.measurement, release.weights.measurement
     np.testing.assert_array_equal(found.features.values, expected.features.values)
-    assert found.features.function == "a digest" and found.row_error == 0.01
+    assert found.features.function == "a digest" and found.misfit == 0.01
 
 
 @pytest.mark.parametrize("wrong", [{"function": 3}, {"bound": -1.0}, {"bound": "x"}, {"flag": 2}, {"function": None}])

@@ -317,7 +317,7 @@ def test_damage_is_found(rehearsals, tmp_path):
         {"random_seed": "1"},
         {"generator": "Bayes\x1b[2J"},
         {"n_synthetic": 1.5},
-        {"row_error": "0"},
+        {"misfit": "0"},
         {"more": 1},
     ],
     ids=str,
@@ -375,7 +375,7 @@ def test_contents_that_are_no_releases_are_refused(rehearsals, tmp_path):
         with pytest.raises(RehearsalsError, match="contain an invalid release"):
             list(Rehearsals.load(path))
         with pytest.raises(RehearsalsError, match="contain an invalid release"):
-            _ = Rehearsals.load(path).unrehearsed
+            _ = Rehearsals.load(path).misfit
 
 
 def test_an_interrupted_run_keeps_what_it_made(monkeypatch, tmp_path):

@@ -152,7 +152,7 @@ class Hierarchy:
     def of_all(self, found: Rehearsed) -> Rehearsed:
         """Return rehearsed estimates of all parameters, NaN for the fixed ones."""
         placed = self.given.placed
-        return Rehearsed(placed(found.deviations), placed(found.formula_sd), found.unrehearsed)
+        return Rehearsed(placed(found.deviations), placed(found.formula_sd), found.misfit)
 
     def sample(self, draws: Array, settings: SamplingSettings, rng: np.random.Generator) -> tuple[Array, xr.Dataset]:
         """Draw (sample, p) from calibrated likelihood times prior, first chain first, with group sample_stats.

@@ -48,7 +48,7 @@ class Influences:
         if meat.tilt is None:
             return None
         pull = bread @ meat.tilt.slope
-        misfit = np.full_like(bread, np.nan) if np.isnan(meat.misfit.delta) else bread @ meat.misfit_meat @ bread
+        misfit = np.full_like(bread, np.nan) if np.isnan(meat.misfit.value) else bread @ meat.misfit_meat @ bread
         total, variance = (bread @ part @ bread for part in (meat.scores.information, meat.total))
         return cls(total, (pull * meat.tilt.h) @ pull.T, pull @ meat.tilt.noise @ pull.T, misfit, variance)
 

@@ -119,9 +119,9 @@ def calibration_record(
         there are none), ``reasons_of_fit`` (those that concern all parameters), the worst value of each measure
         (``kappa_max``, ``explained_min``, ...), ``misfit``, ``kappa0``, ``nonquadraticity``, ``likelihood_ess``,
         ``cut_directions``, ``prior_directions``, and the facts of the weights (`weight_facts`). With rehearsals,
-        ``n_rehearsals``, ``failed_refits`` (share), ``unrehearsed`` (standard deviation of the rows' error in an
-        unmeasured direction of variance one) and ``unmeasured`` (the sentence). In pools, ``weight_draws_used`` is the
-        number of weight draws behind the draws, and ``kappa_bound`` an upper bound of kappa of any parameter.
+        ``n_rehearsals``, ``failed_refits`` (share), ``unrehearsed_misfit`` (that no rehearsal shows) and ``unmeasured``
+        (the sentence). In pools, ``weight_draws_used`` is the number of weight draws behind the draws, and
+        ``kappa_bound`` an upper bound of kappa of any parameter.
     """
     columns = {name: judged.measures[name] for name in MEASURES} | moved.own
     columns |= {

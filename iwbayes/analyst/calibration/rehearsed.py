@@ -41,14 +41,14 @@ class Rehearsed:
         D_b; NaN if the refit failed.
     formula_sd : ndarray, shape (rehearsal, p)
         Standard deviation by the formula in that rehearsal.
-    unrehearsed : float
+    misfit : float
         As in `Rehearsals`: mean square error of the release's rows in an unmeasured direction of variance one. The
         replays do not show this error. NaN if nothing was measured.
     """
 
     deviations: Array
     formula_sd: Array
-    unrehearsed: float
+    misfit: float
 
     @property
     def succeeded(self) -> NDArray[np.bool_]:
@@ -86,7 +86,7 @@ class Rehearsed:
         return {
             "n_rehearsals": len(self.deviations),
             "failed_refits": self.failed_share,
-            "unrehearsed": float(np.sqrt(self.unrehearsed)),
+            "unrehearsed_misfit": self.misfit,
         }
 
     @property
@@ -100,7 +100,7 @@ class Rehearsed:
         level = min(LEVEL / (1 - self.failed_share), 1 - 1e-3)
         nu = self.degrees_of_freedom
         wider = stdtrit(nu, (1 + level) / 2) / stdtrit(nu, (1 + LEVEL) / 2)
-        unrehearsed = 0.0 if np.isnan(self.unrehearsed) else self.unrehearsed
+        unrehearsed = 0.0 if np.isnan(self.misfit) else self.misfit
         return Spread(variance * wider**2, unrehearsed, self.coverage)
 
     @property
@@ -140,7 +140,7 @@ def rehearse_estimates(posterior: WeightedPosterior, mode: Mode, release: Releas
         )
     gap = np.full(len(start.theta), np.nan)
     deviations = np.stack([gap if one is None else one.theta - own.likelihood_mean for one in found])
-    return Rehearsed(deviations, np.stack([gap if one is None else one.sd for one in found]), rehearsals.unrehearsed)
+    return Rehearsed(deviations, np.stack([gap if one is None else one.sd for one in found]), rehearsals.misfit)
 
 
 def _read(rehearsals: Rehearsals, index: int) -> tuple[Release, ReleasedTilt | None]:

@@ -106,7 +106,7 @@ class CalibratedNormal:
     measures : dict of str to ndarray, shape (p,)
         Values of `MEASURES`, by name; NaN where unknown.
     facts : dict of str to float
-        Numbers of the whole fit: ``kappa0`` (see `kappa_overall`) and ``misfit`` (see `Misfit.delta`), NaN without a
+        Numbers of the whole fit: ``kappa0`` (see `kappa_overall`) and ``misfit`` (see `Misfit.value`), NaN without a
         tilt; ``likelihood_ess``; ``cut_directions``, the number of directions of phi that were cut because the weighted
         rows hardly vary there; ``prior_directions``.
     marginals : mapping of int to ScoreMarginal
@@ -149,12 +149,12 @@ class CalibratedNormal:
 class Spread(NamedTuple):
     """Variances by rehearsals: of an estimate about the truth (p,), and of the error that rehearsals cannot show.
 
-    `unrehearsed` is the mean square error of the rows in an unmeasured direction of variance one; it must be added.
+    `misfit` is that of the rows that no rehearsal shows; it must be added.
     `coverage` (p,) is that of the formula, see `Replayed`.
     """
 
     variance: Array
-    unrehearsed: float
+    misfit: float
     coverage: Array
 
 
@@ -243,7 +243,7 @@ def calibrate_normal(
             measures["score_ratio"], marginals = equation.marginals(mean, posterior, varying, tested, few)
     facts = {
         "kappa0": float("nan") if moments is None else kappa_overall(moments),
-        "misfit": meat.misfit.delta,
+        "misfit": meat.misfit.value,
         "likelihood_ess": likelihood_ess(bread, meat),
         "cut_directions": 0 if moments is None else moments.cut_directions,
         "prior_directions": n_prior,
@@ -265,7 +265,7 @@ def calibrate_normal(
 def _rehearsed(meat: Meat, bread: Array, curvature: Array, spread: Spread, bias: Array) -> tuple[Meat, Replayed]:
     """Return the meat with the standard deviations of rehearsals, and the parts of these."""
     formula = bread @ meat.total @ bread
-    missed = spread.unrehearsed * np.diag(bread @ meat.unmeasured @ bread) + np.square(bias)
+    missed = spread.misfit * np.diag(bread @ meat.unmeasured @ bread) + np.square(bias)
     own, wanted = np.diag(formula), spread.variance + missed
     scale = np.sqrt(np.divide(wanted, own, out=np.ones_like(own), where=(own > 0) & np.isfinite(wanted)))
     beyond = curvature @ (formula * np.outer(scale, scale) - formula) @ curvature

@@ -21,7 +21,7 @@ from iwbayes.curator.weight_providers.provider import OpenFit
 from iwbayes.curator.weight_providers.tilt import TiltWeights
 from iwbayes.features import FeatureMap
 from iwbayes.features.scores import ColumnScores, RowScores, ScoreMap, ScoreModel
-from iwbayes.measurement import MEAN_OF_COLUMNS, MEAN_OF_FEATURES, Measurement, error_before_tilt
+from iwbayes.measurement import MEAN_OF_COLUMNS, MEAN_OF_FEATURES, Measurement, misfit_before_tilt
 from iwbayes.schema import Schema
 from iwbayes.statement import Event
 from iwbayes.tables import SyntheticTable
@@ -241,13 +241,13 @@ class StagedTilt(Tilt):
                 # products tell little of the error in the scores, and would make it as large as that in the relations
                 axes = features.without_products() if isinstance(features, ScoreMap) else np.eye(phi.shape[1])
                 moved = (found.value[columns] @ axes, axes.T @ noise @ axes)
-                error = error_before_tilt(phi @ axes, shares, *moved, n)
+                error = misfit_before_tilt(phi @ axes, shares, *moved, n)
             found, known = combined(found, shares @ phi, known)
             if isinstance(features, ScoreMap):
                 of_columns = columns_of(found, features, synthetic.schema) or of_columns
             log_weights, b = tilt(phi, found.value[columns], found.noise.covariance[columns, columns], n, base=base)
             base = log_weights - logsumexp(log_weights)
-            measurement = replace(found, coefficients=b, row_error=error, columns=of_columns)
+            measurement = replace(found, coefficients=b, misfit=error, columns=of_columns)
         what = f"scores of {self._named}" if measurement else "nothing, since all synthetic rows are alike"
         return Weights(base + math.log(len(base)), f"{self.label}({what})", measurement=measurement)
 

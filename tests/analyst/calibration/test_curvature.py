@@ -18,7 +18,7 @@ from iwbayes.analyst.inference.weighted_posterior import WeightedPosterior
 from iwbayes.analyst.regression.regression_posterior import RegressionProblem
 from iwbayes.analyst.released_tilt import OtherMeans
 from iwbayes.features import FeatureMap
-from iwbayes.measurement import UNTESTED
+from iwbayes.measurement import ASSUMED_MISFIT
 
 N = 1000
 
@@ -38,13 +38,13 @@ def sd_of(values, tilt, *, scores=None, n=N, misfit=0.0):
     """Standard error of the mean of numbers of the rows, by the released features."""
     shares = np.full(len(values), 1 / len(values))
     scores = np.zeros((len(values), 1)) if scores is None else scores
-    return np.sqrt(error_variances(values, scores, shares, tilt, n, misfit))
+    return np.sqrt(error_variances(values, scores, shares, tilt, n, misfit**2))
 
 
 def error_of(curvatures, bread, scores, shares, tilt, n, misfit):
     """Return `curvature_error` of parameters."""
     slope = Slope(bread, scores, np.eye(len(bread)), curvatures)
-    meat = SimpleNamespace(misfit=Misfit(misfit))
+    meat = SimpleNamespace(misfit=Misfit(misfit**2))
     return curvature_error(Estimates(scores, bread, shares, meat, tilt, n, slope, None))
 
 
@@ -120,8 +120,8 @@ def test_sampling_of_the_private_rows_and_misfit_count():
     everything = as_tilt(products(x), 1e-30 * np.eye(3))
     np.testing.assert_allclose(sd_of(own, everything, misfit=1.0), own.std() / np.sqrt(N), rtol=1e-6)
     half = as_tilt(own + own.std() / 2 * np.random.default_rng(3).normal(size=(len(x), 1)), 1e-30 * np.eye(1))
-    expected = own.std() * np.sqrt(1 / N + UNTESTED * (1 - 1 / (1 + 1 / 4)))
-    np.testing.assert_allclose(sd_of(own, half, misfit=UNTESTED**0.5), expected, rtol=0.05)
+    expected = own.std() * np.sqrt(1 / N + ASSUMED_MISFIT * (1 - 1 / (1 + 1 / 4)))
+    np.testing.assert_allclose(sd_of(own, half, misfit=ASSUMED_MISFIT**0.5), expected, rtol=0.05)
 
 
 def test_columns_of_early_stages_are_used_beside_the_scores():

@@ -16,7 +16,7 @@ from posterior_tools import as_tilt
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.meat import Meat
-from iwbayes.analyst.calibration.misfit import FitTest, unmeasured_variance
+from iwbayes.analyst.calibration.misfit import FitTest, misfit_of_tilt
 from iwbayes.analyst.calibration.moments import score_moments, tilt_moments
 from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, Spread, calibrate_normal
 from iwbayes.analyst.criticism.weighted_sample import weighted_sample
@@ -235,7 +235,7 @@ def rows_and_features(n=6000, seed=3):
 
 
 def misfit_variance(tilt, shares, n_private):
-    return FitTest.of(tilt, shares, n_private).mean_square_error
+    return FitTest.of(tilt, shares, n_private).misfit
 
 
 def moments(shares, phi, scores, noise):
@@ -276,7 +276,7 @@ def test_a_misfit_is_found_and_widens_the_intervals(size):
     information = score_moments(scores, shares, tested, tilt).information
     left = information - (tilt.slope * tilt.h) @ tilt.slope.T
     assert_allclose(wide.likelihood_covariance - plain.likelihood_covariance, found * left, rtol=1e-6, atol=1e-12)
-    assert_allclose(wide.facts["misfit"], np.sqrt(found))
+    assert_allclose(wide.facts["misfit"], found)
     assert_allclose(
         wide.measures["misfit_share"], found * np.diag(left) / np.diag(wide.likelihood_covariance), rtol=1e-6
     )
@@ -301,7 +301,7 @@ def test_rows_that_are_wrong_in_the_direction_of_an_estimate_widen_its_interval(
     found = calibrate_normal(terms, **given, tilt=tilt)
     # 0.4 times 0.5, less the mean over 20 directions, and 0.8 of the residual variance is in the test's directions
     expected = 0.4 * 0.5 * np.sqrt(1 - 1 / 20) / 0.8
-    by_mean = found.facts["misfit"] ** 2 * 0.2
+    by_mean = found.facts["misfit"] * 0.2
     assert_allclose(found.likelihood_covariance[0, 0], expected**2 + by_mean, rtol=0.1)
     assert_allclose(found.likelihood_covariance[1, 1], by_mean / 4, rtol=0.15)
     assert found.measures["misfit_share"][0] > 0.9
@@ -391,7 +391,7 @@ def test_what_the_rows_miss_is_part_of_weighted_means(release):
     slope = np.linalg.lstsq(np.sqrt(shares)[:, None] * (phi - shares @ phi), np.sqrt(shares)[:, None] * centred)[0]
     left = centred - (phi - shares @ phi) @ slope
     # without a test it is taken from the generator's error
-    squared -= unmeasured_variance(ReleasedTilt.of(replace(release, weights=without_test(release))), None, 2000)
+    squared -= misfit_of_tilt(ReleasedTilt.of(replace(release, weights=without_test(release))), None, 2000)
     assert_allclose(found[1] - found[0], squared * (left * shares[:, None]).T @ left, rtol=1e-6)
 
 

@@ -19,7 +19,7 @@ import iwbayes as iw
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration import misfit, rehearsed
 from iwbayes.analyst.calibration.calibrated import calibrated
-from iwbayes.analyst.calibration.misfit import generator_error, row_error
+from iwbayes.analyst.calibration.misfit import misfit_of_generator, misfit_of_rows
 from iwbayes.analyst.calibration.rehearsed import Rehearsed, rehearse_estimates
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
 from iwbayes.analyst.inference.nuts import SamplingSettings
@@ -170,12 +170,12 @@ def test_intervals_of_what_was_not_measured_are_never_narrow(monkeypatch):
         warnings.simplefilter("ignore", iw.CalibrationWarning)
         formula, _ = sd()
         with monkeypatch.context() as planted:  # the formula without what the release did not measure
-            planted.setattr(misfit, "unmeasured_variance", lambda *_: 0.0)
+            planted.setattr(misfit, "misfit_of_tilt", lambda *_: 0.0)
             narrow, _ = sd()
         by_rehearsals, record = sd(rehearsals=found)
     assert narrow < 0.9 * private_sd < min(formula, by_rehearsals)
     assert record["unrehearsed_share"][1] > 0.5 and "did not measure" in record.attrs["unmeasured"]
-    monkeypatch.setattr(Rehearsals, "unrehearsed", 0.0)  # a planted defect: without what rehearsals cannot see
+    monkeypatch.setattr(Rehearsals, "misfit", 0.0)  # a planted defect: without what rehearsals cannot see
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", iw.CalibrationWarning)
         assert sd(rehearsals=found[:12])[0] < 0.9 * private_sd
@@ -192,8 +192,8 @@ def test_the_generator_s_error_is_that_of_its_rows():
     shift = 0.1
     moved = replace(tilt, value=center + shift * root[:, 0], noise=0 * tilt.noise)
     expected = (shift**2 - len(center) * (shares @ shares)) / len(center)
-    assert_allclose(generator_error(moved, 1e12), expected, rtol=1e-6)
-    assert np.isnan(row_error(replace(RELEASE, weights=iw.Weights(np.zeros(800), "none"))))
+    assert_allclose(misfit_of_generator(moved, 1e12), expected, rtol=1e-6)
+    assert np.isnan(misfit_of_rows(replace(RELEASE, weights=iw.Weights(np.zeros(800), "none"))))
 
 
 def test_a_design_on_other_rows():

@@ -404,7 +404,7 @@ def test_a_release_in_stages_is_stored_replayed_and_calibrated(tmp_path):
     assert again.to_bytes() == release.to_bytes() and json.loads(json.dumps(again.recipe)) == release.recipe
     one, other = (found.weights.measurement for found in (again, release))
     np.testing.assert_array_equal(one.features.values, other.features.values)
-    assert one.row_error == other.row_error and math.isfinite(one.row_error)
+    assert one.misfit == other.misfit and math.isfinite(one.misfit)
     short = iw.SyntheticTable(again.synthetic.frame.iloc[:-1], SCHEMA)
     lost = iw.Weights(again.weights.log_weights[:, :-1], "test", measurement=one)
     with pytest.raises(ValueError, match="were measured for"):

@@ -50,7 +50,7 @@ def curvature_error(at: Estimates) -> Array | None:
     if len(rows) > _MOST_ROWS:
         rows = np.sort(np.random.default_rng(0).choice(rows, _MOST_ROWS, replace=False))
     own, used = curvatures(rows, left, right), shares[rows] / shares[rows].sum()
-    variances = error_variances(own, scores[rows], used, tilt.at(rows), at.n_private, at.meat.misfit.delta)
+    variances = error_variances(own, scores[rows], used, tilt.at(rows), at.n_private, at.meat.misfit.value)
     second = variances[p:].reshape(p, q).sum(axis=1)
     error = np.sqrt(variances[:p] + np.square(second / 2))
     return np.where(directions.any(axis=0), error, np.nan)
@@ -69,7 +69,7 @@ def error_variances(
       of a feature psi of variance one has the prior variance ``4 / mean(psi^4)``, so that the share of a rare cell can
       change by about twice its size, and not by a multiple of that as the noise of its mean;
     - the sampling of the private rows;
-    - `misfit` squared times the variance that the features do not explain. What products of columns explain that the
+    - `misfit` times the variance that the features do not explain. What products of columns explain that the
       release did not measure is unknown, and this variance counts in full.
     """
     rest = values - shares @ values
@@ -93,7 +93,7 @@ def error_variances(
     rest = rest - own @ cross
     left = shares @ rest**2
     unknown = _explained(tilt.unmeasured_products(), own, rest, shares) * left
-    return np.asarray(by_noise + sampled + unknown + (0.0 if np.isnan(misfit) else misfit**2) * (left - unknown))
+    return np.asarray(by_noise + sampled + unknown + (0.0 if np.isnan(misfit) else misfit) * (left - unknown))
 
 
 def _explained(products: Array, own: Array, rest: Array, shares: Array) -> Array:
