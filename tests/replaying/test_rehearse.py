@@ -460,7 +460,7 @@ def test_what_was_not_measured_widens_the_interval_of_a_statistic(monkeypatch):
     phi = unmeasured_features(rows, release.weights.measurement.features, shares)
     assert_allclose(phi.T @ (phi * shares[:, None]), np.eye(phi.shape[1]), atol=1e-8)
     own = (rows["x"] * rows["z"]).to_numpy() @ (phi * shares[:, None])
-    missed = found.unrehearsed * float(own @ own)
+    missed = found.misfit * float(own @ own)
     interval = found.interval(product, random_seed=1)
     assert interval.unrehearsed_share * interval.sd**2 == pytest.approx(missed, rel=5 * math.sqrt(2 / 400))
     assert interval.unrehearsed_share > 0.2
