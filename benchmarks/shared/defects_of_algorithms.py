@@ -122,12 +122,17 @@ plant(FILE, "tilt: noise of stages by the synthetic rows",
 plant(FILE, "tilt: how predictors are related is not measured", "read_by(scores, synthetic.schema, products=products)",
        "read_by(scores, synthetic.schema, products=False)",
        "curator/weight_providers/test_staged.py::test_how_strongly_predictors_are_related_is_measured")
-FILE = "analyst/calibration/curvature.py"
-CURVATURE = "analyst/calibration/test_curvature.py"
+FILE = "analyst/calibration/measures/curvature_error.py"
+CURVATURE, DIAGNOSTICS = "analyst/calibration/test_curvature.py", "analyst/criticism/test_diagnostics.py"
+MEASURED = "::test_rehearsals_do_not_calibrate_what_the_release_did_not_measure"
 plant(FILE, "curvature: noise of the moments left out", "by_noise + sampled", "sampled",
        f"{CURVATURE}::test_the_error_is_that_of_a_curvature_with_the_noise_of_its_moments")
 plant(FILE, "curvature: what was not measured counts as known", "own, rest, shares) * left", "own, rest, shares) * 0",
        f"{CURVATURE}::test_a_relation_that_no_row_shows_is_not_overlooked")
+plant("analyst/calibration/measures/explained.py", "verdict: rehearsals are calibrated whatever was measured",
+      '"rehearsals": OF_REHEARSALS', '"rehearsals": "Not judged."', f"{DIAGNOSTICS}{MEASURED}")
+plant("analyst/calibration/verdict.py", "verdict: a bad measure is forgotten",
+      "good[bad] = False", "good[bad[1:]] = False", f"{DIAGNOSTICS}::test_what_is_wrong_with_a_fit_is_said")
 FILE = "analyst/calibration/score_marginals.py"
 plant(FILE, "score test: an unsure curvature keeps the normal", "unsure[path.parameter] or ", "",
       "analyst/calibration/test_score_marginals.py::test_a_slope_whose_curvature_is_noisy_has_fieller_s_interval")

@@ -40,7 +40,8 @@ def make_release(noise="hardened", spread=0.3, clipped=0.01, n_private=1000):
     features = FeatureMap.whitened(synthetic, "linear")
     value = np.append(np.zeros(features.dim - 1), clipped * features.flag_height)
     distribution = GaussianDistribution(0.01, features.dim)
-    measurement = Measurement("mean of features", value, distribution, 1e-3, features, n_private)
+    b = np.zeros(features.dim - 1)
+    measurement = Measurement("mean of features", value, distribution, 1e-3, features, n_private, coefficients=b)
     more = {"measurement": measurement, "n_private": n_private, "statement": make_statement(noise)}
     return release_of(synthetic, spread * rng.normal(size=2000), "TiltWeights(linear)", **more)
 
