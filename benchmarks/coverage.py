@@ -11,7 +11,7 @@ coefficient covers the true value. Lengths and errors are relative to the row sa
 
 The calibrated tilt has the most replications. Releases made for the model have an eighth of them, and the other
 methods, whose coverage is far from nominal, a twentieth. Results are kept in --folder, one file per setting and
-estimator: a stopped run continues from these files, and --done shows the results so far.
+weight provider: a stopped run continues from these files, and --done shows the results so far.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def logistic(l2: float, mechanism: str, debias: bool) -> iw.paper.LogisticWeight
     return iw.paper.LogisticWeights(l2=l2, mechanism=mechanism, debias=debias)
 
 
-#: Estimators other than the tilt, by the name of the method, with the fit of the weighted posterior.
+#: Weight providers other than the tilt, by the name of the method, with the fit of the weighted posterior.
 OTHERS: dict[str, tuple[Any, str]] = {
     "LogReg": (AsPrinted(logistic(0.1, "none", False)), "uncalibrated"),
     "BetaNoised, 0.1": (AsPrinted(logistic(0.1, "paper", False)), "uncalibrated"),
@@ -89,7 +89,7 @@ SMOKE = (
 
 
 def studies(cell: Cell, n_rehearsals: int = 20) -> dict[str, dict[str, Any]]:
-    """Return the arguments of `coverage_study` by name of the study: the tilt, and one for each other estimator."""
+    """Return the arguments of `coverage_study` by name of the study: the tilt, and one for each other provider."""
     truth = cell.truth
     model = {"formula": truth.formula, "family": truth.family}
     kinds = ("calibrated", "rehearsals", "row sandwich", "uncalibrated", "unweighted")
@@ -113,8 +113,8 @@ def studies(cell: Cell, n_rehearsals: int = 20) -> dict[str, dict[str, Any]]:
         "rehearsals": {**common, "weights": tilt, "fit": {OURS: fit["calibrated"], REHEARSED: fit["rehearsals"]}},
         "plain": {**common, "weights": tilt, "fit": {name: fit[kind] for name, kind in plain.items()}},
     }
-    for name, (estimator, kind) in OTHERS.items():
-        found[name] = {**common, "weights": estimator, "fit": {name: fit[kind]}}
+    for name, (provider, kind) in OTHERS.items():
+        found[name] = {**common, "weights": provider, "fit": {name: fit[kind]}}
     if not callable(cell.make_generator()):  # rows from a public source do not depend on private rows
         name = f"{TABLES} tables, combined"
         found[name] = {

@@ -2,11 +2,12 @@
 
     python benchmarks/golden.py             compare with the record of this Python's stack
     python benchmarks/golden.py --record    write that record anew
-    python benchmarks/golden.py --only "default_format4/fit/*/laplace" logistic_format1/fit
+    python benchmarks/golden.py --only "default_46/fit/*/laplace" logistic/fit
 
-The releases in ``benchmarks/golden`` were made by the commits that wrote their formats (1 and 3: d52b76b, 2: a51b0e4,
-4: 644f5e6). The record is that of the last commit before the calibration's measures became a registry: default priors,
-verdicts of derived quantities and intervals of few rows had changed since the record before it.
+The names of the releases in ``benchmarks/golden`` say how their weights were made: from all products of columns or from
+named models, with so many features, or by a logistic regression. The record is that of the last commit before the
+calibration's measures became a registry: default priors, verdicts of derived quantities and intervals of few rows had
+changed since the record before it.
 Numbers that follow from a release without chance must agree to 1e-8 of their size. Those that are drawn agree within 5
 standard errors of the two means, or in all digits where the same numbers are drawn.
 """
@@ -34,7 +35,7 @@ import xarray as xr  # noqa: E402
 import iwbayes as iw  # noqa: E402
 
 FOLDER = HERE / "golden"
-RELEASES = ("default_format4", "default_format3", "named_format3", "named_format2", "logistic_format1")
+RELEASES = ("default_46", "default_24", "named_14", "named_11", "logistic")
 MODELS = {"gaussian": "y ~ x + g", "bernoulli": "z ~ x + g", "poisson": "k ~ x", "categorical": "g ~ x"}
 #: Attributes of a record that are numbers and follow without chance.
 NUMBERS = (
@@ -45,8 +46,8 @@ NUMBERS = (
 SETTINGS = {"chains": 2, "random_seed": 1, "progressbar": False}
 #: Fits of all families, and a model of PyMC, to one release; then two of them again. Other models compile for longer.
 SMOKE = (
-    "--record --folder . --draws 20 --only 'default_format3/[fd]*' '*/calibrate/logistic' logistic_format1/fit",
-    "--folder . --draws 20 --only default_format3/fit/bernoulli/laplace logistic_format1/fit",
+    "--record --folder . --draws 20 --only 'default_24/[fd]*' '*/calibrate/logistic' logistic/fit",
+    "--folder . --draws 20 --only default_24/fit/bernoulli/laplace logistic/fit",
 )
 
 Found = dict[str, dict[str, Any]]
@@ -192,7 +193,7 @@ def all_runs(draws: int) -> Iterator[tuple[str, Callable[[], Found]]]:
     """Every entry of the record, with what makes it."""
     for name in RELEASES:
         release = iw.load(FOLDER / f"{name}.iwb")
-        if name in ("default_format4", "default_format3"):
+        if name in ("default_46", "default_24"):
             yield from fits(name, release, draws)
         else:
             yield (
@@ -202,7 +203,7 @@ def all_runs(draws: int) -> Iterator[tuple[str, Callable[[], Found]]]:
                     iw.fit(MODELS["bernoulli"], release, family="bernoulli", draws=draws, **SETTINGS),
                 ),
             )
-        if name == "default_format3":
+        if name == "default_24":
             yield from models(name, release, draws)
         yield (
             f"{name}/diagnose",

@@ -119,7 +119,8 @@ def replicate(family: str, seed: int, *, n: int, draws: int, n_rehearsals: int) 
     for method, idata in found.items():
         record = found["calibrated" if method == "weighted" else method]["calibration"]
         facts = {
-            name: record.attrs[name] for name in ("verdict", "nonquadraticity", "skew", "kappa_max", "misfit_share_max")
+            name: record.attrs[name]
+            for name in ("verdict", "nonquadraticity", "skew_max", "kappa_max", "misfit_share_max")
         }
         facts |= {"seconds": seconds, "seed": seed, "reasons": record.attrs["reasons"].replace("\n", "; ")}
         for name, value in truth.items():
@@ -174,7 +175,7 @@ def work(options: argparse.Namespace) -> None:
         once = done.drop_duplicates("seed")
         print(f"\n{family}: {len(once)} replications, {(once['verdict'] == 'calibrated').mean():.0%} calibrated")
         print(
-            once[["nonquadraticity", "skew", "kappa_max", "misfit_share_max", "seconds"]]
+            once[["nonquadraticity", "skew_max", "kappa_max", "misfit_share_max", "seconds"]]
             .describe()
             .loc[["50%", "max"]]
             .round(3)

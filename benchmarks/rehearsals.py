@@ -1,7 +1,7 @@
 """Time and memory of rehearsals: 40 replays of 5,000 rows x 9 columns in two processes, and a fit in each.
 
     python benchmarks/rehearsals.py
-    python benchmarks/rehearsals.py --rehearsals 10,40,160 --path replays.iwr
+    python benchmarks/rehearsals.py --rehearsals 10,40,160 --path replays
 
 Targets on two idle cores: 20 s for both, and memory that does not grow with the number of rehearsals where they are
 kept in a file.
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--path", type=Path, help="keep them in files of this name, each with its number before it")
     parser.add_argument("--rows", type=int, default=5000)
-    return command.run(work, parser, ("--rows 300 --rehearsals 10,11 --path replays.iwr",), argv)
+    return command.run(work, parser, ("--rows 300 --rehearsals 10,11 --path replays",), argv)
 
 
 def work(arguments: argparse.Namespace) -> None:

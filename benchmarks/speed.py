@@ -33,6 +33,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -122,6 +123,7 @@ def make_release(frame: pd.DataFrame, schema: iw.Schema, *, draws: int = 1) -> i
     noise = GaussianDistribution(4 * sensitivity, phi.shape[1])
     measurement = Measurement("mean of features", phi.mean(axis=0), noise, sensitivity, features, PRIVATE)
     tilts = 0.1 * rng.normal(size=(draws, phi[:, measurement.tilt_columns].shape[1]))
+    measurement = replace(measurement, coefficients=tilts[0])
     log_weights = tilts @ phi[:, measurement.tilt_columns].T
     weights = Weights(log_weights, "TiltWeights", measurement=measurement if draws == 1 else None)
     statement = PrivacyStatement(1.0, 1e-6, "replace-one", (), "seeded", False)
@@ -193,11 +195,11 @@ def gradient(arguments: argparse.Namespace) -> Iterator[Line]:
 def compressed(family: str, frame: pd.DataFrame, schema: iw.Schema, least: float, budget: float) -> Iterator[Line]:
     """Plain PyMC on all rows against the compressed ones in numpy."""
     from iwbayes.analyst.regression.regression_posterior import RegressionProblem
-    from iwbayes.analyst.regression.weighted_rows import merge_draws
+    from iwbayes.models.weighted_rows import merge_draws
 
     release = make_release(frame, schema)
     model = iw.regression(formula(family, frame), release, family=family)
-    posterior = RegressionProblem.build(formula(family, frame), release, family, None, "release", None).posterior
+    posterior = RegressionProblem.of(formula(family, frame), release, family, None, release.weights).posterior
     design, rows = posterior.design, posterior.merged
     merging = np.median([seconds(lambda: merge_draws(design, posterior.weights[None]), 1) for _ in range(11)])
     start = np.zeros(design.n_parameters)
@@ -244,7 +246,7 @@ def warm_up() -> None:
 def moments(idata: Any) -> tuple[np.ndarray, np.ndarray]:
     """Posterior means and standard deviations of all coefficients."""
     from iwbayes.analyst import arviz_compat
-    from iwbayes.analyst.calibration.record import NOT_CALIBRATED
+    from iwbayes.analyst.calibration.marks import NOT_CALIBRATED
 
     posterior = arviz_compat.group(idata, "posterior")
     draws = [np.asarray(posterior[name]).reshape(-1) for name in sorted(set(posterior.data_vars) - {NOT_CALIBRATED})]
@@ -314,8 +316,8 @@ def many(arguments: argparse.Namespace) -> Iterator[Line]:
     release = make_release(frame, schema, draws=arguments.weights)
     model = iw.reweight(iw.regression(formula("bernoulli", frame), release, family="bernoulli"), release.weights,
                         total=PRIVATE)  # fmt: skip
-    _, idata = timed_fit(release, frame, "bernoulli", weights=iw.Weights(np.log(release.weights.values), "average"),
-                         calibrate="none")  # fmt: skip
+    average = replace(release, weights=iw.Weights(np.log(release.weights.values), "average"))
+    _, idata = timed_fit(average, frame, "bernoulli", calibrate="none")
     model.compile_logp()  # who has draws of a model has compiled before: PyTensor has read its cache of modules
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -11,22 +11,20 @@ PAGE = ROOT / "ARCHITECTURE.md"
 BEGIN, END = "<!-- modules: python docs/modules.py -->\n", "<!-- end of modules -->\n"
 #: Headings, and the folders or files below the package that stand under them, in the order of imports.
 PARTS = {
-    "Above both sides": ("schema", "tables", "features", "release"),
-    "The curator's side": ("curator",),
+    "Above both sides": ("schema", "tables", "features", "models", "release"),
+    "The curator's side": ("curator", "paper"),
     "The analyst's side": (
         "analyst",
         "analyst/weighting",
         "analyst/inference",
         "analyst/calibration",
-        "analyst/pooling",
         "analyst/regression",
         "analyst/criticism",
         "analyst/quantities",
-        "analyst/reporting",
     ),
-    "On top": ("coverage", "rehearsal", "cli"),
+    "On top": ("reporting", "coverage", "replaying", "cli"),
 }
-ON_TOP = ("__main__", "_read", "demo", "planning", "publishing")
+ON_TOP = ("__main__", "_read", "demo")
 
 
 def first_line(path: Path) -> str:

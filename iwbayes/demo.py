@@ -32,7 +32,7 @@ from iwbayes.tables import PrivateTable
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from iwbayes.analyst.regression.families import FamilyName
+    from iwbayes.models.families import FamilyName
 
 EPSILON, DELTA = 2.0, 1e-6
 N_SYNTHETIC = 40_000
@@ -181,11 +181,11 @@ def run_demo(
     with clock("reading the table"):
         private, source = _private_table()
     with clock("publishing"):
-        from iwbayes.analyst.regression.scores import model as score_model
         from iwbayes.curator.privacy.noise import SeededNoise
-        from iwbayes.publishing import publish
+        from iwbayes.curator.publish import publish
+        from iwbayes.models.regression_scores import RegressionModel
 
-        models = [score_model(formula, family=family) for formula, family in MODELS.values()]
+        models = [RegressionModel(formula, family) for formula, family in MODELS.values()]
         settings: dict[str, Any] = {"noise": SeededNoise(seed), "random_seed": seed, "progressbar": False}
         release = publish(private, epsilon=EPSILON, delta=DELTA, n_synthetic=n_synthetic, for_models=models, **settings)
     tables, messages = [], []
@@ -226,7 +226,7 @@ def _private_table() -> tuple[PrivateTable, str]:
 
 def _private_estimate(formula: str, frame: pd.DataFrame, schema: Schema, family: FamilyName) -> pd.DataFrame:
     """Maximum likelihood by Newton's method with sandwich intervals, independent of the package's own fits."""
-    from iwbayes.analyst.regression.design import build_design
+    from iwbayes.models.design import build_design
 
     design = build_design(formula, frame, schema, family)
     x, y = design.x, design.y
@@ -251,8 +251,8 @@ def _private_estimate(formula: str, frame: pd.DataFrame, schema: Schema, family:
 
 def _fit(formula: str, release: Release, **options: Any) -> pd.DataFrame:
     """Posterior means and equal-tailed intervals of the coefficients, by flat name."""
+    from iwbayes.analyst.fit import fit
     from iwbayes.analyst.quantities.intervals import intervals
-    from iwbayes.analyst.regression.fit import fit
 
     idata = fit(formula, release, progressbar=False, log_likelihood=False, **options)
     return intervals(idata, prob=LEVEL).reset_index()
@@ -273,7 +273,7 @@ def demo_figure(found: DemoResult) -> Figure:
     """Draw the intervals of both models relative to the private rows; the title is the result."""
     from matplotlib.figure import Figure
 
-    from iwbayes.analyst.reporting.forest import plot_forest
+    from iwbayes.reporting.forest import plot_forest
 
     counts, total = found.contained().sum(), len(found.contained())
     figure = Figure(figsize=(12, 7), layout="constrained")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import io
 import textwrap
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -69,56 +69,33 @@ def text_table(
     No line is longer than ``width`` unless the numbers alone need more. The last ``right`` columns contain numbers that
     are already formatted as text.
     """
-    header, body = [cell(name) for name in header], [list(row) for row in rows]
-    numeric = [
-        index >= len(header) - right
-        or (index > 0 and all(_is_number(row[index]) for row in body) and any(row[index] is not None for row in body))
-        for index in range(len(header))
-    ]
-    shown = [[cell(value) for value in row] for row in body]
-    widths = [max(map(len, column)) for column in zip(header, *shown, strict=True)]
-    least = []
-    for index, name in enumerate(header):
-        # a number is never broken, even in a column that also contains words
-        whole = [len(texts[index]) for texts, row in zip(shown, body, strict=True) if _is_number(row[index])]
-        least.append(widths[index] if numeric[index] else max([_LEAST if index else len(name), *whole]))
-    # narrow the first column, which names the rows, less than the others
-    excess = len(indent) + sum(widths) + _GAP * (len(widths) - 1) - width
-    while excess > 0:
-        index = max(range(len(widths)), key=lambda i: (widths[i] > least[i], widths[i] * (2 if i else 1)))
-        if widths[index] <= least[index]:
-            break
-        widths[index] -= 1
-        excess -= 1
-    lines = []
-    for texts in ([*header], *shown):
-        folded = [_folded(text, size) for text, size in zip(texts, widths, strict=True)]
-        for line in range(max(map(len, folded))):
-            parts = [column[line] if line < len(column) else "" for column in folded]
-            aligned = zip(parts, widths, numeric, strict=True)
-            parts = [part.rjust(size) if to_right else part.ljust(size) for part, size, to_right in aligned]
-            lines.append((indent + (" " * _GAP).join(parts)).rstrip())
-    return "\n".join(lines)
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    body = [list(row) for row in rows]
+    table, needed = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style=""), 0
+    for index, name in enumerate(map(cell, header)):
+        values = [row[index] for row in body]
+        numeric = index >= len(header) - right or (
+            index > 0 and all(map(_is_number, values)) and any(value is not None for value in values)
+        )
+        whole = [len(cell(value)) for value in values if numeric or _is_number(value)]
+        least = max([len(name) if numeric or not index else min(_LEAST, len(name)), *whole])
+        table.add_column(Text(name), justify="right" if numeric else "left", min_width=least, overflow="fold")
+        needed += least + _GAP
+    for row in body:
+        table.add_row(*(Text(cell(value)) for value in row))
+    console = Console(
+        width=max(width - len(indent), needed), color_system=None, force_jupyter=False, file=io.StringIO()
+    )
+    with console.capture() as captured:
+        console.print(table)
+    return "\n".join((indent + line).rstrip() for line in captured.get().rstrip("\n").split("\n"))
 
 
 def _is_number(value: Any) -> bool:
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
-
-
-def _folded(text: str, width: int) -> list[str]:
-    """Return the lines of a cell; continuation lines are indented, so they do not look like new rows."""
-    lines = [""]
-    for piece in re.findall(r"[^\s:*\[]*(?:[\s:*]+|\[[^\s:*\[]*|$)", text):  # keep names whole if possible
-        if len((lines[-1] + piece).rstrip()) <= width:
-            lines[-1] += piece
-            continue
-        start = " " if lines[-1] else ""
-        rest = start + piece
-        while len(rest.rstrip()) > width > 1:
-            lines.append(rest[:width])
-            rest = " " + rest[width:]
-        lines.append(rest)
-    return [line.rstrip() for line in lines if line.strip()] or [""]
 
 
 def markup(text: str) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: noise of measured moments is known, and intervals account for it. So a large set of features is worth some noise.
 NOISE_TARGET = 0.5
 #: Number of features that a regression with one predictor needs: the smallest number if regressions are named.
-_FEATURES_OF_ONE_PREDICTOR = 4
+FEATURES_OF_ONE_PREDICTOR = 4
 
 
 def noise_in_words(noise_ratio: float) -> str:
@@ -40,7 +40,7 @@ def noise_advice(noise_ratio: float, n_features: int, terms: str) -> str:
     ``terms`` names the features, as in a plan.
     """
     # the noise ratio is about proportional to the number of features
-    least = noise_ratio * min(1.0, _FEATURES_OF_ONE_PREDICTOR / n_features)
+    least = noise_ratio * min(1.0, FEATURES_OF_ONE_PREDICTOR / n_features)
     named = terms.startswith(TERMS_OF_MODELS)
     if noise_ratio > NOISE_TARGET and (named or least > NOISE_TARGET):
         of = "the features of the named regressions" if named else "a regression with one predictor"
@@ -71,11 +71,11 @@ TEST_OF_FIT = "test of fit"
 #: Mean square error assumed for the rows in an unmeasured direction of variance one, if no held-back test exists: the
 #: effect of a relation that the generator missed. Over releases of ten real populations (N 500 to 2,000, epsilon 0.3 to
 #: 1) the median was 0.02, and the range 0.004 to 0.1.
-UNTESTED = 0.02
+ASSUMED_MISFIT = 0.02
 #: Mean square error that clipped scores leave in directions of variance one, in units of the noise standard deviation
 #: divided by the square root of the number of scores. Chosen in trials on real populations; `benchmarks/populations.py`
 #: shows the results on others.
-CLIPPED_ERROR = 1.5
+CLIPPED_MISFIT = 1.5
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ class Measurement:
         For a tilt, the noisy mean of other features that the weights do not use: the held-back test of the fit.
     coefficients : ndarray, shape (q,), or None, default None
         For a tilt, the coefficients b of the weights ``w0_i exp(b.phi_i)``, one for each of `tilt_columns`, computed
-        from ``value`` and the synthetic rows. None in releases of formats 1 to 3.
-    row_error : float, default NaN
+        from ``value`` and the synthetic rows. None for other methods.
+    misfit : float, default NaN
         For a tilt in stages, mean square error of the rows before the first stage, in directions of variance one of its
         features, minus the part explained by noise and sampling. It can be negative. NaN for other methods.
     columns : Measurement or None, default None
@@ -136,7 +136,7 @@ class Measurement:
     n_private: int
     held_back: Measurement | None = None
     coefficients: Array | None = None
-    row_error: float = float("nan")
+    misfit: float = float("nan")
     columns: Measurement | None = None
 
     def __post_init__(self) -> None:
@@ -183,7 +183,7 @@ class Measurement:
         return math.sqrt(self.noise.variance * self.tilt_columns.stop)
 
     @property
-    def least_error(self) -> float:
+    def least_misfit(self) -> float:
         """Smallest mean square error to assume for the rows in an unmeasured direction of variance one.
 
         It is zero if there is a held-back test. For a tilt in stages it is the error that clipping leaves in the
@@ -191,9 +191,9 @@ class Measurement:
         """
         if self.held_back is not None:
             return 0.0
-        if not np.isfinite(self.row_error):
-            return UNTESTED
-        return CLIPPED_ERROR * math.sqrt(self.noise.variance / self.tilt_columns.stop)
+        if not np.isfinite(self.misfit):
+            return ASSUMED_MISFIT
+        return CLIPPED_MISFIT * math.sqrt(self.noise.variance / self.tilt_columns.stop)
 
     @property
     def clipped_private(self) -> float:
@@ -205,7 +205,7 @@ class Measurement:
         return float(np.clip(self.value[-1] / self.features.flag_height, 0.0, 1.0))
 
 
-def mean_excess(missed: Array, spread: Array, by_chance: Array) -> float:
+def excess_over_chance(missed: Array, spread: Array, by_chance: Array) -> float:
     """Return the mean over directions of ``missed' spread^-1 missed``, minus its expectation by chance.
 
     ``missed`` (k,) are differences of means. ``spread`` (k, k) is the covariance of the features. ``by_chance`` (k, k)
@@ -219,7 +219,7 @@ def mean_excess(missed: Array, spread: Array, by_chance: Array) -> float:
     return float(excess) / int(kept.sum())
 
 
-def error_before_tilt(features: Array, shares: Array, value: Array, noise: Array, n_private: float) -> float:
+def misfit_before_tilt(features: Array, shares: Array, value: Array, noise: Array, n_private: float) -> float:
     """Return the mean square error of rows before their tilt, in directions of variance one of its features (row, k).
 
     It compares the released means ``value`` (k,), whose noise has covariance ``noise`` (k, k), with the means of the
@@ -229,4 +229,4 @@ def error_before_tilt(features: Array, shares: Array, value: Array, noise: Array
     center = shares @ features
     spread = symmetric((features * shares[:, None]).T @ features - np.outer(center, center))
     by_chance = spread * (1 / n_private + shares @ shares) + noise
-    return mean_excess(value - center, spread, by_chance)
+    return excess_over_chance(value - center, spread, by_chance)

@@ -183,7 +183,7 @@ class PrivacyStatement:
     rule : str or None, default None
         How the costs of releases were combined. "fixed" means that all settings were fixed in advance, so the joint
         privacy loss distribution applies. Otherwise it is the privacy filter of the ledger (see
-        `iwbayes.curator.privacy.filters`). None in files of early versions.
+        `iwbayes.curator.privacy.filters`). None if no ledger gave the statement.
     budget : (float, float) or None, default None
         Epsilon and delta that all releases of the ledger together never exceed, even if later settings depend on
         earlier releases.
@@ -304,7 +304,7 @@ class PrivacyStatement:
         """Make a statement from the dictionary of `to_dict`."""
         values = _infinite(content)
         values["events"] = tuple(Event.from_dict(event) for event in values["events"])
-        values["notes"] = tuple(values.get("notes", ()))
+        values["notes"] = tuple(values["notes"])
         if values.get("budget") is not None:
             values["budget"] = tuple(math.inf if part == INFINITE else float(part) for part in values["budget"])
         return cls(**values)

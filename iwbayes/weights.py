@@ -13,8 +13,7 @@ from scipy.special import logsumexp
 from iwbayes._digest import Sourced, digest
 from iwbayes.arrays import Array
 from iwbayes.display import html_table, number, one_line, wrapped
-from iwbayes.tables import SyntheticTable
-from iwbayes.tails import FiniteVarianceTest, is_tied, psislw, variance_test
+from iwbayes.tails import is_tied, psislw
 
 if TYPE_CHECKING:
     from iwbayes.measurement import Measurement
@@ -27,8 +26,6 @@ LARGEST_LOG_WEIGHT = 1e100
 #: tables that passed all other checks, intervals covered 79 % of 42 parameters. In ten fits to other tables they
 #: covered all 68.
 ESS_LIMIT = 0.35
-#: Post-processing that does not change the shares w_i / sum w of a tilt.
-HARMLESS_STEPS = ("normalize",)
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ class Weights(Sourced):
         Unnormalised log weights, log p_private(x)/p_synthetic(x) in natural logarithms. Several weight draws represent
         the distribution of the released noise; a point estimate is one draw. -inf is a weight of zero.
     method : str
-        Name of the estimator that produced the weights.
+        Name of the weight provider that produced the weights.
     steps : tuple of str, default ()
         Post-processing steps after the estimation, in order.
     measurement : Measurement or None, default None
@@ -78,7 +75,7 @@ class Weights(Sourced):
         if log_weights.ndim != 2 or log_weights.size == 0:
             raise ValueError(f"log_weights must have shape (draw, row); got {log_weights.shape}.")
         if np.isnan(log_weights).any() or np.isposinf(log_weights).any():
-            raise ValueError("log_weights must not be NaN or +inf. Check the estimator that produced them.")
+            raise ValueError("log_weights must not be NaN or +inf. Check the weight provider that produced them.")
         if (np.isfinite(log_weights) & (np.abs(log_weights) > LARGEST_LOG_WEIGHT)).any():
             raise ValueError(
                 f"finite log_weights must be between -{LARGEST_LOG_WEIGHT:g} and {LARGEST_LOG_WEIGHT:g}. Use -inf for "
@@ -178,33 +175,6 @@ class Weights(Sourced):
         """Kish effective sample size (sum w)**2 / sum w**2 in rows, the smallest over the draws."""
         return min(kish_ess(draw) for draw in self.log_weights)
 
-    def finite_variance_test(self, *, tail: int | None = None) -> FiniteVarianceTest:
-        """Test whether the weights of each draw have a finite variance (Koopman, Shephard & Creal 2009).
-
-        Parameters
-        ----------
-        tail : int, optional
-            Number of largest weights to use. The default is the number that `psis` smooths.
-
-        Returns
-        -------
-        FiniteVarianceTest
-            Result for the draw with the smallest ``p_value``. A small p-value says that importance sampling with these
-            weights has no central limit theorem. With several draws it is the smallest of several p-values.
-
-        Raises
-        ------
-        ValueError
-            If there are too few rows, or ``tail`` is out of range.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> Weights(np.random.default_rng(1).normal(size=5000), "log-normal").finite_variance_test().p_value > 0.05
-        True
-        """
-        return max((variance_test(draw, tail=tail) for draw in self.log_weights), key=lambda test: test.score)
-
     def psis(self) -> Weights:
         """Pareto-smooth the largest weights of each draw (PSIS).
 
@@ -258,59 +228,8 @@ class Weights(Sourced):
         level = np.sqrt(len(self)) if threshold is None else float(threshold)
         if not level > 0:
             raise ValueError(f"threshold must be above 0 (in units of the mean weight); got {threshold!r}.")
-        return self._stepped(np.minimum(self.log_weights, self._log_means() + np.log(level)), f"truncate({level:g})")
-
-    def normalize(self) -> Weights:
-        """Shift the log weights so that each draw's weights have mean one over the rows."""
-        return self._stepped(self.log_weights - self._log_means(), "normalize")
-
-    def _log_means(self) -> Array:
-        return logsumexp(self.log_weights, axis=1, keepdims=True) - np.log(len(self))
-
-    def resample(
-        self, synthetic: SyntheticTable, *, n: int | None = None, random_seed: int | np.random.Generator | None = None
-    ) -> SyntheticTable:
-        """Draw synthetic rows in proportion to their weights (sampling importance resampling).
-
-        Use it for tools that do not accept weights.
-
-        Parameters
-        ----------
-        synthetic : SyntheticTable
-            The rows of these weights.
-        n : int, optional
-            Number of rows to draw. The default is the number of synthetic rows.
-        random_seed : int or numpy.random.Generator, optional
-            Seed of the draw. By default each call gives different rows.
-
-        Returns
-        -------
-        SyntheticTable
-            The drawn rows in random order. A row can appear several times. Intervals from these rows do not account
-            for the noise in the weights.
-
-        Raises
-        ------
-        ValueError
-            If the numbers of weights and rows differ, or ``n`` is below 1.
-
-        Notes
-        -----
-        Several weight draws are averaged. The rows are drawn by systematic resampling: the count of each row differs
-        from its expectation by less than one.
-        """
-        if len(self) != len(synthetic):
-            raise ValueError(
-                f"there must be one weight per row; got {len(self)} weights for {len(synthetic)} rows. Pass the rows "
-                f"that these weights were fitted to."
-            )
-        n = len(self) if n is None else n
-        if n < 1:
-            raise ValueError(f"n must be at least 1; got {n}.")
-        rng = np.random.default_rng(random_seed)
-        chosen = rng.permutation(systematic_indices(self.values, n, rng))
-        frame = synthetic.frame.iloc[chosen].reset_index(drop=True)
-        return SyntheticTable(frame, synthetic.schema, origin=synthetic.origin)
+        mean = logsumexp(self.log_weights, axis=1, keepdims=True) - np.log(len(self))
+        return self._stepped(np.minimum(self.log_weights, mean + np.log(level)), f"truncate({level:g})")
 
     def _stepped(self, log_weights: Array, step: str) -> Weights:
         # `dataclasses.replace` drops the source, so set it again; a release file does not store it

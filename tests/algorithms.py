@@ -1,4 +1,4 @@
-"""Every generator and every weight estimator with settings that are quick, and rows under a schema of all kinds."""
+"""Every generator and every weight provider with settings that are quick, and rows under a schema of all kinds."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,21 +7,22 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from iwbayes.analyst.regression.scores import model
-from iwbayes.curator.estimators.beta import BetaCalibratedWeights
-from iwbayes.curator.estimators.fixed import DiscriminatorWeights, KnownRatioWeights, UniformWeights
-from iwbayes.curator.estimators.logistic import LogisticWeights
-from iwbayes.curator.estimators.neural import NeuralWeights
-from iwbayes.curator.estimators.output import OutputNoiseWeights
-from iwbayes.curator.estimators.tilting.staged import StagedTilt
-from iwbayes.curator.estimators.tilting.tilt import TiltWeights
-from iwbayes.curator.generators.adversarial.gan import CGAN, DPCGAN, DPGAN, GAN
+from iwbayes.analyst.regression.named_model import model
 from iwbayes.curator.generators.aim.aim import AIM
 from iwbayes.curator.generators.aim.mst import MST
 from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
 from iwbayes.curator.generators.mixture.mixture import Mixture
-from iwbayes.curator.generators.pate.pate import PATEGAN
 from iwbayes.curator.privacy.ledger import Ledger
+from iwbayes.curator.weight_providers.staged import StagedTilt
+from iwbayes.curator.weight_providers.tilt import TiltWeights
+from iwbayes.curator.weight_providers.uniform import UniformWeights
+from iwbayes.paper.adversarial.gan import CGAN, DPCGAN, DPGAN, GAN
+from iwbayes.paper.beta_weights import BetaCalibratedWeights
+from iwbayes.paper.given_ratio import DiscriminatorWeights, KnownRatioWeights
+from iwbayes.paper.logistic_weights import LogisticWeights
+from iwbayes.paper.neural_weights import NeuralWeights
+from iwbayes.paper.output_noise import OutputNoiseWeights
+from iwbayes.paper.pate.pate import PATEGAN
 from iwbayes.schema import Binary, Categorical, Date, Integer, Real, Schema
 from iwbayes.tables import SyntheticTable
 
@@ -140,7 +141,7 @@ GENERATORS = [
     gan("DPCGAN", DPCGAN, delta=1e-6, condition="sex"),
     Entry("PATEGAN", pate, delta=1e-6, sharp=lambda: pate(20), module="torch", visible=False, missing_tolerance=0.15),
 ]
-ESTIMATORS = [
+PROVIDERS = [
     Entry("TiltWeights", TiltWeights, delta=1e-6),
     Entry("TiltWeights, linear", lambda: TiltWeights(features="linear"), delta=1e-6),
     Entry(

@@ -11,9 +11,9 @@ from factories import real_schema, synthetic_table
 
 import iwbayes as iw
 from iwbayes.curator.auditing.audit import AuditResult, audit
-from iwbayes.curator.estimators.logistic import LogisticWeights
 from iwbayes.curator.privacy import mechanisms
 from iwbayes.curator.privacy.noise import SeededNoise
+from iwbayes.paper.logistic_weights import LogisticWeights
 
 
 class HalvedNoise(SeededNoise):

@@ -130,7 +130,7 @@ def shorten(patch: pytest.MonkeyPatch, page: Path, config: pytest.Config) -> Non
     cap(iwbayes.validation, "audit", n_runs=(MOST_RUNS, 20_000))
     cap(iwbayes, "publish", unless="generator", n_synthetic=(MOST_ROWS, MOST_ROWS))  # a given table has its rows
     cap(iwbayes, "fit", draws=(MOST_DRAWS, 1000))
-    cap(iwbayes, "plan", n_simulations=(MOST_SIMULATIONS, 5))
+    cap(iwbayes, "plan_intervals", n_simulations=(MOST_SIMULATIONS, 5))
 
 
 def run_page(page, folder, config):

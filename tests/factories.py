@@ -5,15 +5,17 @@ Tests hold numbers against each other that follow from the seeds and from the or
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 from scipy.special import expit
 
 import iwbayes as iw
 from iwbayes.curator.auditing.audit import opposite_corners
-from iwbayes.curator.estimators.tilting.tilt import tilt
 from iwbayes.curator.generators.bayesnet.bayesnet import structure_scores
 from iwbayes.curator.generators.tables.network import count_table
+from iwbayes.curator.weight_providers.tilt import tilt
 from iwbayes.distributions import GaussianDistribution
 from iwbayes.features import FeatureMap
 from iwbayes.measurement import Measurement
@@ -86,7 +88,8 @@ def tilted_release(synthetic, features, value, distribution, n_private):
     measurement = Measurement("mean of features", value, distribution, 1e-3, features, n_private)
     columns = measurement.tilt_columns
     phi = features.transform(synthetic.frame)[:, columns]
-    log_weights, _ = tilt(phi, value[columns], distribution.covariance[columns, columns], n_private)
+    log_weights, b = tilt(phi, value[columns], distribution.covariance[columns, columns], n_private)
+    measurement = replace(measurement, coefficients=b)
     return release_of(synthetic, log_weights, "TiltWeights", measurement=measurement, n_private=n_private)
 
 

@@ -13,8 +13,8 @@ import pyarrow.parquet  # noqa: F401 - loaded before the memory is measured
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.rehearsals import Rehearsals
 from iwbayes.release import load
+from iwbayes.release.rehearsals import Rehearsals
 from iwbayes.schema import Schema
 
 #: Address space for all files together, in bytes.
@@ -22,8 +22,8 @@ MEMORY = 2 * 2**30
 
 
 def read(path):
-    if path.suffix == ".iwr":
-        return Rehearsals.load(path).unrehearsed
+    if path.is_dir():
+        return Rehearsals.load(path).misfit
     reader = {".iwb": load, ".nc": arviz_compat.load, ".toml": Schema.from_toml, ".ledger": Ledger.open}[path.suffix]
     found = reader(path)
     if path.suffix == ".iwb":

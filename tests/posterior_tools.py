@@ -9,12 +9,16 @@ import xarray as xr
 from scipy.special import logsumexp
 
 from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.calibration.calibrated import record_of_single
+from iwbayes.analyst.calibration.measures import MEASURES
+from iwbayes.analyst.calibration.measures.base import Drawn
+from iwbayes.analyst.calibration.measures.skew import distance
+from iwbayes.analyst.calibration.record import Judged, Moved
 from iwbayes.analyst.calibration.sandwich import CalibratedNormal
 from iwbayes.analyst.fit_record import recorded_weights
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
 from iwbayes.analyst.inference.weighted_posterior import posterior_dataset
 from iwbayes.analyst.regression.design_record import record_design
-from iwbayes.analyst.regression.fit import observed_data
 from iwbayes.analyst.regression.regression_posterior import RegressionProblem, find_modes
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.analyst.weighting.reweight import reweight
@@ -79,8 +83,8 @@ def as_tilt(phi, noise, value=None, **more) -> ReleasedTilt:
 
 def drawn_fit(formula, family, release, theta=None, *, shape=(2, 3), seed=0, stats=None):
     """Design of a formula, and an ArviZ object of draws (chain, draw, p) as fit stores them."""
-    regression = RegressionProblem.build(formula, release, family, None, "release", None).posterior
-    design = regression.design
+    problem = RegressionProblem.of(formula, release, family, None, release.weights)
+    regression, design = problem.posterior, problem.design
     if theta is None:
         theta = 0.3 * np.random.default_rng(seed).normal(size=(*shape, design.n_parameters))
     posterior = posterior_dataset(regression, theta)
@@ -93,7 +97,7 @@ def drawn_fit(formula, family, release, theta=None, *, shape=(2, 3), seed=0, sta
         calibrated="no",
         design=record_design(design, release.synthetic.frame),
     )
-    groups = {"posterior": posterior, "observed_data": observed_data(design)}
+    groups = {"posterior": posterior, "observed_data": problem.observed}
     return design, arviz_compat.make(groups | ({} if stats is None else {"sample_stats": stats}))
 
 
@@ -129,15 +133,29 @@ def normal_of(mean, covariance, **changes):
     given = {
         **dict.fromkeys(("mode", "mean", "likelihood_mean"), mean),
         **dict.fromkeys(("covariance", "likelihood_covariance", "uncalibrated_covariance"), covariance),
-        **dict.fromkeys(("kappa", "second_order", "misfit_share"), np.zeros(p)),
-        **{"kappa0": 0.1, "explained": np.ones(p), "misfit": np.nan, "likelihood_ess": 3500.0},
-        **{"dfbetas": np.full(p, 0.01), "variation": np.ones(p)},
-        "unrehearsed_share": np.full(p, np.nan),
-        "score_ratio": np.ones(p),
-        "curvature_error": np.full(p, 0.05),
-        **{"cut_directions": 0, "prior_directions": 0},
     }
-    return CalibratedNormal(**{**given, **changes})
+    facts = {"kappa0": 0.1, "misfit": np.nan, "likelihood_ess": 3500.0, "cut_directions": 0, "prior_directions": 0}
+    measures = {name: np.full(p, np.nan) for name in MEASURES}
+    measures |= dict.fromkeys(("kappa", "second_order", "misfit_share", "skew"), np.zeros(p))
+    measures |= dict.fromkeys(("explained", "variation", "score_ratio"), np.ones(p))
+    measures |= {"dfbetas": np.full(p, 0.01), "curvature_error": np.full(p, 0.05)}
+    for name, value in changes.items():
+        (facts if name in facts else measures if name in measures else given)[name] = value
+    return CalibratedNormal(**given, measures=measures, facts=facts)
+
+
+def formula_record(
+    names, normal, before, after, release, tilt, *, informed=None, linked=None, nonquadraticity=np.nan, unmeasured=None
+):
+    """Record of draws that the formula moved; without the noise of the weights if kappa0 is unknown."""
+    flat_before = np.reshape(before, (-1, len(names)))
+    drawn = Drawn(normal.mode, flat_before.mean(axis=0), flat_before.std(axis=0, ddof=1))
+    known = np.ones(len(names), dtype=bool) if informed is None else informed
+    measures = normal.measures | {"skew": np.where(known, distance(drawn), np.nan)}
+    facts = normal.facts | {"nonquadraticity": nonquadraticity}
+    judged = Judged(measures, facts, normal.influences, informed, linked)
+    applied = None if np.isnan(normal.facts["kappa0"]) else tilt
+    return record_of_single(names, judged, Moved.of(before, after), None, release, tilt, applied, unmeasured)
 
 
 def grid_moments(log_density, axes):

@@ -3,6 +3,7 @@
 import ast
 import graphlib
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,31 +19,42 @@ PACKAGE = ROOT / "iwbayes"
 
 #: From the bottom to the top; a module imports from its own layer or a lower one.
 LAYERS = [
-    {"_threads", "_warnings", "_digest", "_archive", "_optional", "arrays", "display"},
+    {"_threads", "_warnings", "_digest", "_archive", "_optional", "arrays", "display", "newton"},
     {"schema"},
     {"tables"},
     {"features", "tails", "statement"},
+    {"models"},
     {"distributions"},
     {"measurement"},
     {"weights"},
-    {"beta_calibration"},
     {"release"},
-    {"datasets", "rehearsals"},
+    {"datasets"},
     {"curator", "analyst"},
-    {"publishing"},
-    {"coverage", "demo", "_read", "paper", "planning", "plots", "rehearsal"},
+    {"paper"},
+    {"reporting"},
+    {"coverage", "demo", "_read", "plots", "replaying"},
     {"validation"},
     {"cli"},
     {"__main__"},
 ]
 #: The analyst's side, lowest first; modules in no folder are below all folders.
-ANALYST = (
-    "weighting", "inference", "calibration", "pooling", "regression", "criticism", "quantities", "reporting",
-)  # fmt: skip
-#: Inside these folders the folders and public modules never import each other sideways.
-SIBLINGS = {"curator/generators": {"fitting", "tables"}, "curator/estimators": {"fitting", "logistic_loss", "network"}}
+ANALYST = ("weighting", "inference", "calibration", "regression", "criticism", "quantities")
+#: Above the folders of the analyst: the public functions of these names.
+DOORS = {"fit", "calibrate", "sample", "pool"}
+#: Folders in which no method imports another one, and what their methods share.
+SIBLINGS = {
+    "curator/generators": {"ledger_fit", "tables"},
+    "curator/weight_providers": {"provider", "measuring", "exponential", "held_back"},
+    "paper": {"dpsgd", "ratio_learner", "logistic_loss", "ratio_network", "beta_calibration", "mean_field"},
+}
 #: A method that is made of another one's parts.
-BUILT_ON = {("generators/pate", "generators/adversarial")}
+BUILT_ON = {("pate", "adversarial"), ("staged", "tilt")}
+#: Lists of methods.
+LISTS = {"__init__", "methods"}
+#: What stands on the curator's side of the trust boundary.
+CURATOR = {"curator", "paper"}
+#: The only module that names the published methods, as text: nothing of the package imports them.
+REGISTRY = "curator/settings.py"
 
 
 def modules() -> list[Path]:
@@ -99,7 +111,23 @@ def test_imports_run_one_way(path: Path):
         parts = name.split(".")
         if parts[0] == "iwbayes" and len(parts) > 1:
             assert layer_of(parts[1]) <= layer_of(own), f"{path} imports upwards: {name}"
-            assert {own, parts[1]} != {"curator", "analyst"}, f"{path} crosses the trust boundary: {name}"
+            crosses = "analyst" in (own, parts[1]) and CURATOR & {own, parts[1]}
+            assert not crosses, f"{path} crosses the trust boundary: {name}"
+
+
+def names_of_the_wing(path: Path) -> set[str]:
+    """Modules of published methods that a module names, in an import or in a text."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return {name for name in texts | imports(path) if re.fullmatch(r"iwbayes\.paper(\.\w+)*", name)}
+
+
+def test_only_the_registry_names_the_published_methods():
+    outside = [path for path in modules() if path.relative_to(PACKAGE).parts[0] != "paper"]
+    naming = {str(path.relative_to(PACKAGE)): names_of_the_wing(path) for path in outside}
+    assert {name for name, found in naming.items() if found} == {REGISTRY}
+    assert not any(name.startswith("iwbayes.paper") for name in imports(PACKAGE / REGISTRY))
+    assert all(is_module(name) for name in naming[REGISTRY])
 
 
 def test_folders_of_the_analyst_import_lower_ones_only():
@@ -108,9 +136,10 @@ def test_folders_of_the_analyst_import_lower_ones_only():
     assert {path.name for path in side.iterdir() if (path / "__init__.py").exists()} == set(ANALYST)
     for path in side.rglob("*.py"):
         parts = path.relative_to(side).parts
-        own = rank[parts[0]] if len(parts) > 1 else -1
+        own = rank[parts[0]] if len(parts) > 1 else len(rank) if path.stem in DOORS else -1
         for name in imports(path):
             other = name.removeprefix("iwbayes.analyst.").split(".")
+            assert other[0] not in DOORS or own == len(rank), f"{path} imports a door: {name}"
             if name.startswith("iwbayes.analyst.") and other[0] in rank:
                 assert rank[other[0]] <= own, f"{path} imports upwards: {name}"
 
@@ -137,7 +166,7 @@ def test_no_module_imports_itself_in_a_circle():
 
 
 def unit(name: str) -> str:
-    """Folder below a side or below generators and estimators, or the module itself."""
+    """Folder below a side or below generators and weight providers, or the module itself."""
     parts = name.split(".")
     for depth in (4, 3, 2):
         if (
@@ -145,7 +174,7 @@ def unit(name: str) -> str:
             and (ROOT / Path(*parts[:depth])).is_dir()
             and parts[depth - 1] not in ("curator", "analyst")
         ):
-            if parts[depth - 1] not in ("generators", "estimators"):
+            if parts[depth - 1] not in ("generators", "weight_providers", "measures"):
                 return ".".join(parts[:depth])
     return name
 
@@ -160,8 +189,12 @@ def test_no_two_folders_import_each_other():
     assert circles(graph) == []
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "curator").rglob("*.py")), ids=lambda path: path.name)
-def test_the_curator_never_imports_the_samplers(path: Path):
+@pytest.mark.parametrize(
+    "path",
+    sorted(path for side in (*CURATOR, "models") for path in (PACKAGE / side).rglob("*.py")),
+    ids=lambda path: path.name,
+)
+def test_curator_and_models_never_import_the_samplers(path: Path):
     heavy = {name.split(".")[0] for name in imports(path)}
     assert not heavy & {"pymc", "arviz", "arviz_base", "arviz_stats", "pytensor"}
 
@@ -169,14 +202,15 @@ def test_the_curator_never_imports_the_samplers(path: Path):
 @pytest.mark.parametrize("folder", SIBLINGS)
 def test_no_sideways_imports(folder: str):
     package = "iwbayes." + folder.replace("/", ".") + "."
-    side = folder.split("/")[1]
     for path in (PACKAGE / folder).rglob("*.py"):
         own = path.relative_to(PACKAGE / folder).parts[0].removesuffix(".py")
+        if own in LISTS:
+            continue
         for name in imports(path, typing=False):
             other = name.removeprefix(package).split(".")[0]
             allowed = {own} | SIBLINGS[folder]
             assert own == other or not name.endswith(".adversarial.gan"), f"{path} imports another method: {name}"
-            if name.startswith(package) and (f"{side}/{own}", f"{side}/{other}") not in BUILT_ON:
+            if name.startswith(package) and (own, other) not in BUILT_ON:
                 assert other in allowed, f"{path} imports sideways: {name}"
 
 
@@ -185,6 +219,15 @@ def test_importing_the_package_loads_no_side():
         "import sys, iwbayes; "
         "heavy = [m for m in ('pymc', 'arviz', 'torch', 'pandas', 'iwbayes.curator', 'iwbayes.analyst') "
         "if m in sys.modules]; print(heavy)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+def test_importing_the_published_methods_loads_no_torch():
+    code = (
+        "import sys, iwbayes; iwbayes.paper.GAN; "
+        "print([m for m in ('torch', 'pymc', 'arviz', 'iwbayes.analyst') if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
@@ -214,17 +257,16 @@ BUDGET = "--epsilon 1 --delta 1e-6"
 PUBLISH = f"publish t.csv -s s.toml {BUDGET} --n-synthetic 50"
 #: A line of each command, and what it must not import; `demo` alone is on both sides.
 FORBIDDEN = {
-    "curator": {"pymc", "pytensor", "arviz", "iwbayes.analyst"},
-    "curator for models": {"pymc", "pytensor", "arviz"},  # whose scores the analyst's side makes
-    "analyst": {"opendp", "iwbayes.curator"},
+    "curator": {"pymc", "pytensor", "arviz", "iwbayes.analyst", "iwbayes.paper"},
+    "analyst": {"opendp", "iwbayes.curator", "iwbayes.paper"},
 }
 COMMANDS = [
     ("curator", "schema"),
     ("curator", "schema s.toml"),
     ("curator", f"plan -s s.toml --n 300 {BUDGET}"),
-    ("curator for models", f"plan -s s.toml --n 300 {BUDGET} --for-model y~x"),
+    ("curator", f"plan -s s.toml --n 300 {BUDGET} --for-model y~x"),
     ("curator", f"{PUBLISH} -o a.iwb"),
-    ("curator for models", f"{PUBLISH} -o b.iwb --for-model y~x"),
+    ("curator", f"{PUBLISH} -o b.iwb --for-model y~x"),
     ("curator", f"ledger people.ledger {BUDGET}"),
     ("analyst", "inspect r.iwb"),
     ("analyst", "fit r.iwb y~x --draws 100 --chains 2 --seed 1"),

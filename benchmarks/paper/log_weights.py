@@ -74,7 +74,7 @@ class Problem:
 
 
 def providers(problem: Problem) -> dict[str, Callable[[float], Any]]:
-    """From a name to what makes the estimator from lambda; those without lambda do not look at it."""
+    """From a name to what makes the provider from lambda; those without lambda do not look at it."""
     logistic, paper = iw.paper.LogisticWeights, iw.paper.METHODS
     return {
         "None": lambda l2: paper["None"](),
@@ -98,7 +98,7 @@ def neural(seed: int, steps: int | None) -> dict[str, Callable[[float], Any]]:
     """Build the neural providers, where torch is there."""
     if not harness.installed(["DP-MLP"]):
         return {}
-    mlp, private = (harness.make_estimator(name, seed, steps) for name in ("MLP", "DP-MLP"))
+    mlp, private = (harness.make_weight_provider(name, seed, steps) for name in ("MLP", "DP-MLP"))
     return {
         "MLP (no privacy)": lambda l2: mlp,
         "DP-MLP": lambda l2: private,
@@ -113,14 +113,14 @@ def log_weights(weights: iw.Weights) -> np.ndarray:
 
 
 def measure(
-    estimator: Any, private: iw.PrivateTable, synthetic: iw.SyntheticTable, ledger: iw.Ledger, epsilon: float,
+    provider: Any, private: iw.PrivateTable, synthetic: iw.SyntheticTable, ledger: iw.Ledger, epsilon: float,
     truth: np.ndarray,
 ) -> dict[str, Any]:  # fmt: skip
-    """Mean squared error of the log weights, or why the estimator refuses; what the ledger holds; seconds."""
-    delta = 0.0 if estimator.pure else ledger.delta
+    """Mean squared error of the log weights, or why the provider refuses; what the ledger holds; seconds."""
+    delta = 0.0 if provider.pure else ledger.delta
     start = time.perf_counter()
     try:
-        weights = estimator.fit(private, synthetic, ledger, epsilon=epsilon, delta=delta)
+        weights = provider.fit(private, synthetic, ledger, epsilon=epsilon, delta=delta)
     except ValueError as refusal:
         seconds, why = time.perf_counter() - start, re.split("[:;]", str(refusal))[0]
         return {"mse": math.nan, "true eps": math.nan, "seconds": seconds, "refusal": why}
@@ -150,13 +150,13 @@ def against_logreg(name: str, seed: int, folder: str, most: int | None) -> list[
     synthetic = generator.fit(rows.private, spent, epsilon=EPSILON * share).sample(len(rows.train), random_seed=seed)
     found = []
     for l2 in PAPER_LAMBDAS:
-        estimator = iw.paper.METHODS["LogReg"](l2=l2)
-        weights = estimator.fit(rows.private, synthetic, iw.Ledger(math.inf, rows.delta), epsilon=EPSILON, delta=0.0)
+        provider = iw.paper.METHODS["LogReg"](l2=l2)
+        weights = provider.fit(rows.private, synthetic, iw.Ledger(math.inf, rows.delta), epsilon=EPSILON, delta=0.0)
         for method in POSTER:
             ledger = iw.Ledger(math.inf, rows.delta, noise=iw.SeededNoise(1000 + seed))
             ledger.charge(*spent.statement().events)
-            estimator, epsilon = iw.paper.METHODS[method](l2=l2), EPSILON * (1 - share)
-            errors = measure(estimator, rows.private, synthetic, ledger, epsilon, log_weights(weights))
+            provider, epsilon = iw.paper.METHODS[method](l2=l2), EPSILON * (1 - share)
+            errors = measure(provider, rows.private, synthetic, ledger, epsilon, log_weights(weights))
             found.append({"provider": method, "l2": l2, **errors})
     return found
 

@@ -62,7 +62,7 @@ def providers(seed: int, steps: int | None) -> dict[str, Any]:
         "BetaDebiased": iw.paper.METHODS["BetaDebiased"](l2=L2),
     }
     names = {"MLP": "MLP (no privacy)", "DP-MLP": "DP-MLP"}
-    found |= {names[name]: harness.make_estimator(name, seed, steps) for name in harness.installed(names)}
+    found |= {names[name]: harness.make_weight_provider(name, seed, steps) for name in harness.installed(names)}
     found["tilt, linear"] = iw.TiltWeights(features="linear")
     found[OURS] = iw.TiltWeights(features="quadratic")
     return found
@@ -72,10 +72,10 @@ def weights_of(seed: int, n: int, steps: int | None) -> tuple[dict[str, iw.Weigh
     """Weights of every provider for one seed."""
     private, synthetic = simulate(seed, n)
     weights = {}
-    for name, estimator in providers(seed, steps).items():
+    for name, provider in providers(seed, steps).items():
         ledger = iw.Ledger(math.inf, DELTA, noise=iw.SeededNoise(seed))
-        delta = 0.0 if estimator.pure else DELTA
-        weights[name] = estimator.fit(private, synthetic, ledger, epsilon=EPSILON, delta=delta)
+        delta = 0.0 if provider.pure else DELTA
+        weights[name] = provider.fit(private, synthetic, ledger, epsilon=EPSILON, delta=delta)
     return weights, synthetic
 
 
@@ -117,7 +117,7 @@ def draw(rows: pd.DataFrame, settings: Any, n: int) -> None:
     errors = rows.pivot(index="seed", columns="provider", values="error")
     figure, axes = harness.panels(math.ceil(len(weights) / 3), 3, 3.2, 3.4)
     for axis, (name, found) in zip(axes.flat, weights.items(), strict=False):
-        drawn = found.resample(synthetic, n=1500, random_seed=0).frame
+        drawn = synthetic.frame.sample(1500, replace=True, weights=found.values, random_state=0)
         axis.scatter(drawn["x"], drawn["y"], s=4, alpha=0.5, linewidths=0, color="C0")
         axis.plot([0, 1, 1, 0], [0, 0, 1, 0], color="C1", linewidth=1.5)
         axis.set_title(f"{name}\n{errors.loc[0, name]:.3f} ({errors[name].median():.3f})", fontsize=11)

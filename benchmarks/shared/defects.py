@@ -2,7 +2,7 @@
 
 A defect is a name, edits of files of the package, each an exact text and what stands in its place, and the tests that
 concern it: files of `tests/`, or single tests of them, as few and as fast as find it. Add one for every way in which a
-new mechanism, generator, estimator or path through a ledger could protect less than it says. What is only wasteful, or
+new mechanism, generator, provider or path through a ledger could protect less than it says. What is only wasteful, or
 changes nothing, is no defect.
 """
 

@@ -1,4 +1,4 @@
-"""Planted defects of counts, estimators, bounds on users and of what comes out; see `defects.py`."""
+"""Planted defects of counts, providers, bounds on users and of what comes out; see `defects.py`."""
 
 from planting import Edit, plant
 
@@ -79,9 +79,9 @@ plant(FILE, "contributions: exact number of rows",
        "rows_per_user=tau, n_private=int(total[0]), source=source)",
        "curator/test_contribution.py::test_the_number_of_rows_is_noisy_with_the_scale_of_the_bound")
 
-# --- estimators
+# --- providers
 
-FILE = "curator/estimators/tilting/exponential.py"
+FILE = "curator/weight_providers/exponential.py"
 TILT = "curator/test_neighbours.py::test_worst_neighbours_of_the_tilt_reach_its_sensitivity_and_no_more"
 plant(FILE, "tilt: the flag of clipped rows is free",
        "max(reach, high) if features.order == math.inf else math.hypot(reach, high)", "reach", TILT)
@@ -92,8 +92,8 @@ plant(FILE, "tilt: norms of rows not checked",
        "curator/test_neighbours.py::test_integer_total_refuses_rows_beyond_their_bound")
 plant(FILE, "tilt: for one row of a user", "math.nextafter(rows_per_user * sensitivity, math.inf)",
        "math.nextafter(sensitivity, math.inf)", f"{USER}[TiltWeights]")
-FILE = "curator/estimators/tilting/measuring.py"
-EXPONENTIAL = "curator/estimators/tilting/exponential.py"
+FILE = "curator/weight_providers/measuring.py"
+EXPONENTIAL = "curator/weight_providers/exponential.py"
 UNVERIFIED = (Edit(EXPONENTIAL, "if np.abs(body).max(initial=0) > limit or (size > most).any():", "if False:"),
               Edit(EXPONENTIAL, "if not (np.abs(phi) <= 2 * features.bound).all():", "if False:"))
 TILTS = "curator/test_neighbours.py::test_a_neighbour_never_costs_the_tilt_more_than_its_charge"
@@ -110,24 +110,29 @@ plant(FILE, "tilt: centred scores are not clipped again", "self.clip(own)[:, : s
 plant(FILE, "tilt: centred by the rows beside", "z = z + (wanted - sum(",
        "z = z - z.mean(axis=1, keepdims=True) + (wanted - sum(",
        "features/test_scores.py::test_the_scores_of_a_row_depend_on_this_row_alone")
-FILE = "curator/estimators/tilting/staged.py"
+FILE = "curator/weight_providers/staged.py"
 plant(FILE, "tilt: stages draw less noise than they charge",
        "self.parts(epsilon=fit.epsilon, delta=fit.delta), None",
        "self.parts(epsilon=2 * fit.epsilon, delta=fit.delta), None", STAGES)
 plant(FILE, "tilt: noise of stages by the synthetic rows",
        "self.parts(epsilon=fit.epsilon, delta=fit.delta), None",
        "self.parts(epsilon=fit.epsilon * float(synthetic.frame.iloc[0, 0] > 0 or 0.5), delta=fit.delta), None",
-       "curator/estimators/test_staged.py"
+       "curator/weight_providers/test_staged.py"
        "::test_the_stages_cost_what_the_whole_costs_and_follow_from_public_numbers_only")
 plant(FILE, "tilt: how predictors are related is not measured", "read_by(scores, synthetic.schema, products=products)",
        "read_by(scores, synthetic.schema, products=False)",
-       "curator/estimators/test_staged.py::test_how_strongly_predictors_are_related_is_measured")
-FILE = "analyst/calibration/curvature.py"
-CURVATURE = "analyst/calibration/test_curvature.py"
+       "curator/weight_providers/test_staged.py::test_how_strongly_predictors_are_related_is_measured")
+FILE = "analyst/calibration/measures/curvature_error.py"
+CURVATURE, DIAGNOSTICS = "analyst/calibration/test_curvature.py", "analyst/criticism/test_diagnostics.py"
+MEASURED = "::test_rehearsals_do_not_calibrate_what_the_release_did_not_measure"
 plant(FILE, "curvature: noise of the moments left out", "by_noise + sampled", "sampled",
        f"{CURVATURE}::test_the_error_is_that_of_a_curvature_with_the_noise_of_its_moments")
 plant(FILE, "curvature: what was not measured counts as known", "own, rest, shares) * left", "own, rest, shares) * 0",
        f"{CURVATURE}::test_a_relation_that_no_row_shows_is_not_overlooked")
+plant("analyst/calibration/measures/explained.py", "verdict: rehearsals are calibrated whatever was measured",
+      '"rehearsals": OF_REHEARSALS', '"rehearsals": "Not judged."', f"{DIAGNOSTICS}{MEASURED}")
+plant("analyst/calibration/verdict.py", "verdict: a bad measure is forgotten",
+      "good[bad] = False", "good[bad[1:]] = False", f"{DIAGNOSTICS}::test_what_is_wrong_with_a_fit_is_said")
 FILE = "analyst/calibration/score_marginals.py"
 plant(FILE, "score test: an unsure curvature keeps the normal", "unsure[path.parameter] or ", "",
       "analyst/calibration/test_score_marginals.py::test_a_slope_whose_curvature_is_noisy_has_fieller_s_interval")
@@ -143,39 +148,39 @@ plant(FILE, "models: an invalid parameter of a private row is an error", "isinst
        f"{OF_MODELS}::test_a_row_that_the_model_has_no_number_for_is_zero_and_counts_as_clipped")
 plant(FILE, "models: functions of somebody's see private rows", "if not _is_known(op):", "if False:",
        f"{OF_MODELS}::test_what_cannot_be_measured_is_refused_before_anything_is_charged")
-FILE = "curator/estimators/tilting/tilt.py"
+FILE = "curator/weight_providers/tilt.py"
 plant(FILE, "tilt: features and bound from private rows",
        "design = self.design(synthetic, facts, epsilon=parts.epsilon, delta=parts.delta, shares=shares)",
        "design = self.design(SyntheticTable(fit.private.frame, fit.private.schema), facts, "
        "epsilon=parts.epsilon, delta=parts.delta)", TILTS)
 plant(FILE, "tilt: test of fit drawn without a charge",
        'own = (*own, self._event(parts.test_epsilon, parts.delta, f"{self.label}, {TEST_OF_FIT}"))', "pass",
-       "curator/estimators/test_tilt.py::test_the_test_of_fit_is_charged_before_it_is_drawn",
-       more=(Edit("curator/estimators/tilting/measuring.py",
+       "curator/weight_providers/test_tilt.py::test_the_test_of_fit_is_charged_before_it_is_drawn",
+       more=(Edit("curator/weight_providers/measuring.py",
                   "noisy = self._noisy(total, self.mechanism, epsilon=epsilon, delta=delta, **settings)",
                   "free = Ledger(float('inf'), 0.1, noise=ledger._noise)\n        settings['ledger'] = ledger "
                   "if label == self.label else free\n        "
                   "noisy = self._noisy(total, self.mechanism, epsilon=epsilon, delta=delta, **settings)"),))
-FILE = "curator/estimators/logistic_loss.py"
-REACH = "curator/estimators/test_logistic.py::test_the_reach_of_real_columns_is_the_published_one"
-PLANNED = "curator/estimators/test_logistic.py::test_the_measurement_carries_the_noise_that_was_planned"
+FILE = "paper/logistic_loss.py"
+REACH = "paper/test_logistic.py::test_the_reach_of_real_columns_is_the_published_one"
+PLANNED = "paper/test_logistic.py::test_the_measurement_carries_the_noise_that_was_planned"
 plant(FILE, "logistic: replaced rows move as null rows do", '"replace-one": max(reach.diameter, size)',
        '"replace-one": size', REACH)
 plant(FILE, "logistic: no room for the rows' size", '"replace-one": max(reach.diameter, size)',
        '"replace-one": reach.diameter', REACH)
 plant(FILE, "logistic: diameter of a column's corners halved", "diameter += float(np.max(",
        "diameter += 0.25 * float(np.max(",
-       "curator/estimators/test_logistic.py::test_the_reach_of_a_schema_is_that_of_its_rows")
+       "paper/test_logistic.py::test_the_reach_of_a_schema_is_that_of_its_rows")
 plant(FILE, "logistic: tolerance of the solver is free", "(gradient_reach / n_private + 2 * TOLERANCE) / l2",
        "gradient_reach / n_private / l2",
-       "curator/estimators/test_logistic.py::test_the_sensitivity_holds_the_tolerance_of_the_solver")
+       "paper/test_logistic.py::test_the_sensitivity_holds_the_tolerance_of_the_solver")
 plant(FILE, "logistic: solver stops early", "if np.linalg.norm(gradient) <= tolerance:",
        "if np.linalg.norm(gradient) <= 1e6 * tolerance:",
-       "curator/estimators/test_logistic.py::test_the_solver_meets_its_tolerance_on_separated_and_on_tiny_tables")
+       "paper/test_logistic.py::test_the_solver_meets_its_tolerance_on_separated_and_on_tiny_tables")
 plant(FILE, "logistic: constant without a penalty", "    shift = b - center\n",
        "    shift = (b - center) * np.append(np.ones(len(b) - 1), 0.0)\n",
-       "curator/estimators/test_logistic.py::test_the_minimiser_is_scipys")
-FILE = "curator/estimators/logistic.py"
+       "paper/test_logistic.py::test_the_minimiser_is_scipys")
+FILE = "paper/logistic_weights.py"
 plant(FILE, "logistic: laplace noise of the L2 sensitivity",
        'if self.mechanism in ("laplace", "paper") else change', "if False else change",
        f"{PLANNED}[laplace-replace-one]")
@@ -183,14 +188,14 @@ plant(FILE, "logistic: divided by the synthetic rows", "change = sensitivity(rea
        "change = sensitivity(reach, facts.n_synthetic, self.l2)", PLANNED)
 plant(FILE, "logistic: published noise at its nominal price",
        'spent = self._true_epsilon(facts, epsilon) if self.mechanism == "paper" else epsilon', "spent = epsilon",
-       "curator/estimators/test_logistic.py::test_the_published_noise_is_as_printed_and_charged_at_its_true_cost",
+       "paper/test_logistic.py::test_the_published_noise_is_as_printed_and_charged_at_its_true_cost",
        more=(Edit(FILE, '(Event(self.label, "laplace", self._true_epsilon(facts, epsilon)),)',
                   '(Event(self.label, "laplace", epsilon),)'),))
 plant(FILE, "logistic: for one row of a user",
        "reach = facts.rows_per_user * gradient_reach(encoded_reach(facts.schema)",
        "reach = gradient_reach(encoded_reach(facts.schema)", f"{USER}[LogisticWeights]")
-FILE = "curator/estimators/logistic_loss.py"
-GIVEN_BACK = "curator/test_queries.py::test_the_perturbed_minimiser_gives_the_noise_back"
+FILE = "paper/logistic_loss.py"
+GIVEN_BACK = "paper/test_queries.py::test_the_perturbed_minimiser_gives_the_noise_back"
 plant(FILE, "objective: determinants are free",
        "left = epsilon - facts.rows_per_user * math.log1p(curvature / l2) - rounding", "left = epsilon - rounding",
        GIVEN_BACK)
@@ -200,52 +205,52 @@ plant(FILE, "objective: penalty not raised",
 plant(FILE, "objective: half the noise", "change / left, tolerance", "change / left / 2, tolerance", GIVEN_BACK)
 plant(FILE, "objective: the noise's slope is free", "rounding = 4 * k / ROUNDING * 2 + shift * slope",
        "rounding = 4 * k / ROUNDING * 2",
-       "curator/estimators/test_logistic.py::test_rounding_is_taken_off_epsilon_and_refused_where_it_takes_too_much")
+       "paper/test_logistic.py::test_rounding_is_taken_off_epsilon_and_refused_where_it_takes_too_much")
 plant(FILE, "objective: minimiser not rounded", "return np.rint(b / plan.grid) * plan.grid", "return b",
-       "curator/estimators/test_logistic.py::test_a_perturbed_minimiser_is_released_on_its_grid")
+       "paper/test_logistic.py::test_a_perturbed_minimiser_is_released_on_its_grid")
 plant(FILE, "objective: change for one row of a user",
        "n, change = facts.n_private, facts.rows_per_user * row_change", "n, change = facts.n_private, row_change",
-       "curator/estimators/test_logistic.py::test_objective_perturbation_of_users_has_the_noise_of_all_their_rows")
+       "paper/test_logistic.py::test_objective_perturbation_of_users_has_the_noise_of_all_their_rows")
 plant(FILE, "objective: determinants for one row of a user",
        "left = epsilon - facts.rows_per_user * math.log1p", "left = epsilon - math.log1p",
-       "curator/estimators/test_logistic.py::test_objective_perturbation_of_users_has_the_noise_of_all_their_rows")
-FILE = "curator/queries.py"
+       "paper/test_logistic.py::test_objective_perturbation_of_users_has_the_noise_of_all_their_rows")
+FILE = "paper/queries.py"
 plant(FILE, "query: a replaced row moves by its size",
        '{"replace-one": 2.0, "zero-out": 1.0}', '{"replace-one": 1.0, "zero-out": 1.0}',
        f"{GIVEN_BACK}[0.3-replace-one]")
 plant(FILE, "query: for one row of a user", "sensitivity(facts.rows_per_user * self._change(facts, reach),",
-       "sensitivity(self._change(facts, reach),", "curator/test_queries.py::test_noise_grows_with_the_rows_of_a_user")
-FILE = "curator/estimators/output.py"
+       "sensitivity(self._change(facts, reach),", "paper/test_queries.py::test_noise_grows_with_the_rows_of_a_user")
+FILE = "paper/output_noise.py"
 OUTPUT = "curator/test_privacy.py::test_many_noisy_log_weights_cost_more_than_one[laplace-0.0]"
 plant(FILE, "output noise: log weights move as coefficients do",
        "        change *= math.hypot(reach.radius, 1.0)\n", "",
-       "curator/estimators/test_logistic.py::test_noisy_log_weights_have_the_noise_of_the_farthest_row")
+       "paper/test_logistic.py::test_noisy_log_weights_have_the_noise_of_the_farthest_row")
 plant(FILE, "output noise: all log weights charged as one",
        "self._event(*check_budget(epsilon, delta), count=facts.n_synthetic)",
        "self._event(*check_budget(epsilon, delta))", OUTPUT, more=(Edit(FILE, ", separately=True)", ")"),))
 plant(FILE, "output noise: for one row of a user",
        "row_change = facts.rows_per_user * gradient_reach", "row_change = gradient_reach",
        f"{USER}[OutputNoiseWeights]")
-FILE = "curator/estimators/beta.py"
-BETA = "shared/test_beta_calibration.py::test_a_neighbour_never_costs_more_than_the_charge"
+FILE = "paper/beta_weights.py"
+BETA = "paper/test_beta_calibration.py::test_a_neighbour_never_costs_more_than_the_charge"
 plant(FILE, "beta: laplace noise of the L2 sensitivity", "sensitivity=reach * self._norm(),", "sensitivity=reach,",
-       "shared/test_beta_calibration.py::test_the_default_penalty_leaves_noise_of_the_stated_size[laplace]")
+       "paper/test_beta_calibration.py::test_the_default_penalty_leaves_noise_of_the_stated_size[laplace]")
 plant(FILE, "beta: private log ratios not cut", "_features(_cut(base, private, limit), limit)",
        "_features(base.log_ratio(private), limit)",
-       "shared/test_beta_calibration.py::test_log_ratios_beyond_the_limit_or_undefined_are_cut", BETA)
+       "paper/test_beta_calibration.py::test_log_ratios_beyond_the_limit_or_undefined_are_cut", BETA)
 plant(FILE, "beta: the cut from private rows", "at_synthetic = _cut(base, synthetic, self.limit)\n        limit = float(np.clip(np.abs(at_synthetic).max()",  # noqa: E501
        "at_synthetic = _cut(base, synthetic, self.limit)\n        limit = float(np.clip(np.abs(_cut(base, private, self.limit)).max()",  # noqa: E501
-       "shared/test_beta_calibration.py::test_what_is_public_knows_of_the_rows_by_the_answers_alone")
+       "paper/test_beta_calibration.py::test_what_is_public_knows_of_the_rows_by_the_answers_alone")
 plant(FILE, "beta: replaced rows move by one size", "block = Reach(np.zeros(_SLOPES), math.sqrt(2),",
        "block = Reach(np.zeros(_SLOPES), math.sqrt(2) / 2,",
-       "shared/test_beta_calibration.py::test_a_null_row_needs_less_noise")
+       "paper/test_beta_calibration.py::test_a_null_row_needs_less_noise")
 plant(FILE, "beta: for one row of a user", "reach = facts.rows_per_user * gradient_reach(block,",
        "reach = gradient_reach(block,", f"{USER}[BetaCalibratedWeights]")
 
 # --- gradient steps
 
-FILE = "curator/training/row_gradients.py"
-MOVED = "curator/test_dpsgd.py::test_no_row_moves_the_sum_by_more_than_the_clip_norm"
+FILE = "paper/dpsgd/row_gradients.py"
+MOVED = "paper/test_dpsgd.py::test_no_row_moves_the_sum_by_more_than_the_clip_norm"
 plant(FILE, "steps: gradients not clipped", "(clip_norm * (1 - MARGIN) / norms).clamp(max=1.0) / grid",
        "torch.ones_like(norms) / grid", MOVED)
 plant(FILE, "steps: clipping without a margin", "(clip_norm * (1 - MARGIN) / norms)",
@@ -254,29 +259,29 @@ plant(FILE, "steps: clipping without a margin", "(clip_norm * (1 - MARGIN) / nor
 plant(FILE, "steps: rows without a finite gradient count",
        "            gradients[~usable] = 0.0\n            scale[~usable] = 0.0\n",
        "            pass\n", MOVED)
-plant(FILE, "steps: sums round", ".trunc_()", "", "curator/test_dpsgd.py::test_the_sum_is_exact")
+plant(FILE, "steps: sums round", ".trunc_()", "", "paper/test_dpsgd.py::test_the_sum_is_exact")
 plant(FILE, "steps: layers that mix rows", "if isinstance(module, nn.modules.batchnorm._BatchNorm):", "if False:",
-       "curator/test_dpsgd.py::test_modules_that_mix_or_remember_rows_are_refused")
-FILE = "curator/training/dpsgd.py"
+       "paper/test_dpsgd.py::test_modules_that_mix_or_remember_rows_are_refused")
+FILE = "paper/dpsgd/private_steps.py"
 plant(FILE, "steps: no noise on the empty sample", "        if self._event.noise_multiplier is not None:\n",
        "        if self._event.noise_multiplier is not None and len(indices):\n",
-       "curator/test_dpsgd.py::test_every_step_has_noise_the_empty_one_too")
+       "paper/test_dpsgd.py::test_every_step_has_noise_the_empty_one_too")
 plant(FILE, "steps: noise without the clip norm", "(flat, self._event.noise_multiplier * clip_norm)",
        "(flat, self._event.noise_multiplier * min(clip_norm, 0.1))",
-       "curator/test_dpsgd.py::test_every_step_has_noise_the_empty_one_too")
+       "paper/test_dpsgd.py::test_every_step_has_noise_the_empty_one_too")
 plant(FILE, "steps: divided by the size of the sample", "flat / (rate * self._n_private)",
-       "flat / max(len(indices), 1)", "curator/test_dpsgd.py::test_a_step_divides_by_the_expected_sample_size")
+       "flat / max(len(indices), 1)", "paper/test_dpsgd.py::test_a_step_divides_by_the_expected_sample_size")
 plant(FILE, "steps: one more than charged", "if self._left == 0:", "if self._left < 0:",
-       "curator/test_dpsgd.py::test_noise_is_drawn_once_a_step_and_no_step_is_taken_that_was_not_charged")
+       "paper/test_dpsgd.py::test_noise_is_drawn_once_a_step_and_no_step_is_taken_that_was_not_charged")
 plant(FILE, "steps: samples of a fixed size", "self._noise.poisson_sample(n, rate)", "np.arange(round(n * rate))",
-       "curator/test_dpsgd.py::test_a_step_divides_by_the_expected_sample_size")
+       "paper/test_dpsgd.py::test_a_step_divides_by_the_expected_sample_size")
 plant(FILE, "steps: rows of users clipped one by one", "else self._rows_of(chosen)",
        "else (self._rows_of(chosen)[0], None)",
        "curator/test_contribution.py::test_gradient_steps_sample_users_and_clip_their_sums")
 plant(FILE, "steps: an error shows what the loss said", "        except Exception:  # noqa: S110 - raised below, outside this block, so the private error is not chained\n            pass\n",  # noqa: E501
        "        except Exception as error:\n            raise RuntimeError(str(error)) from error\n",
-       "curator/test_dpsgd.py::test_errors_and_printed_forms_hold_no_private_value")
-FILE = "curator/estimators/neural.py"
+       "paper/test_dpsgd.py::test_errors_and_printed_forms_hold_no_private_value")
+FILE = "paper/neural_weights.py"
 ALONE = "curator/test_privacy.py::test_neural_weights_show_nothing_beside_their_noisy_gradients"
 plant(FILE, "NeuralWeights: centre and clip norm from private rows", "rows=batch), (batch,))", "rows=batch), gradients._rows)",  # noqa: E501
        ALONE)
@@ -334,8 +339,8 @@ plant("_read.py", "secrets: an error of a reader is shown",
        "    except Exception:  # messages may quote private data, as above\n        raw = None\n",
        "    except ImportError:\n        raw = None\n",
        "contracts/test_secrets.py::test_nothing_that_comes_out_holds_a_private_value")
-plant("rehearsal/replay.py", "rehearsals: rows are drawn without the weights", ", p=values / values.sum())", ")",
-      "rehearsal/test_rehearse.py::test_rows_are_drawn_in_proportion_to_the_weights_of_the_release")
+plant("replaying/one_replay.py", "rehearsals: rows are drawn without the weights", ", p=values / values.sum())", ")",
+      "replaying/test_rehearse.py::test_rows_are_drawn_in_proportion_to_the_weights_of_the_release")
 plant("analyst/calibration/sandwich.py", "rehearsals: what they cannot see is left out",
       "wanted = np.diag(formula), spread.variance + missed", "wanted = np.diag(formula), spread.variance + 0 * missed",
       "analyst/calibration/test_rehearsed.py::test_intervals_of_what_was_not_measured_are_never_narrow")

@@ -88,35 +88,35 @@ plant("curator/generators/mixture/mixture.py", "Mixture: atoms from exact counts
        "curator/generators/test_mixture.py::test_what_is_public_knows_of_the_rows_by_the_answers_alone")
 plant(FILE, "GAN: a replaced row moves one count of the condition",
        'return 2 if facts.row_adjacency == "replace-one" else 1', "return 1",
-       "curator/generators/test_gan.py::test_the_law_of_a_condition_has_the_noise_of_its_sensitivity")
+       "paper/test_gan.py::test_the_law_of_a_condition_has_the_noise_of_its_sensitivity")
 plant(FILE, "GAN: counts of the condition for one row of a user",
        "sensitivity=rows * moved,", "sensitivity=moved,",
-       "curator/generators/test_gan.py::test_the_law_of_a_condition_has_the_noise_of_its_sensitivity")
-FILE = "curator/generators/adversarial/base.py"
+       "paper/test_gan.py::test_the_law_of_a_condition_has_the_noise_of_its_sensitivity")
+FILE = "paper/adversarial/base.py"
 plant(FILE, "GAN: exact counts of the condition",
        "mass = np.maximum(noisy, LEAST_COUNT)", "mass = np.maximum(counts, LEAST_COUNT)",
-       "curator/generators/test_gan.py::test_a_conditional_generator_draws_its_levels_by_their_noisy_law")
-plant("curator/generators/adversarial/training.py", "DPGAN: centre and clip norm from private rows",
+       "paper/test_gan.py::test_a_conditional_generator_draws_its_levels_by_their_noisy_law")
+plant("paper/adversarial/gan_training.py", "DPGAN: centre and clip norm from private rows",
        "public_loss, (batch,))", "public_loss, gradients._rows)",
-       "curator/generators/test_gan.py::test_what_is_public_knows_of_the_rows_by_the_answers_alone")
+       "paper/test_gan.py::test_what_is_public_knows_of_the_rows_by_the_answers_alone")
 plant(FILE, "DPGAN: one user counts as single rows",
        "users=private.users, n_private",
        "users=None if private.users is None else np.arange(len(own)), n_private",
-       "curator/generators/test_gan.py::test_the_discriminator_clips_all_rows_of_a_user_together")
-FILE = "curator/generators/pate/pate.py"
+       "paper/test_gan.py::test_the_discriminator_clips_all_rows_of_a_user_together")
+FILE = "paper/pate/pate.py"
 plant(FILE, "PATEGAN: each vote at the price of all",
        "multiplier = math.sqrt(count) * gaussian_multiplier", "multiplier = gaussian_multiplier",
-       "curator/generators/test_pate.py::test_all_votes_together_cost_the_budget_exactly")
-FILE = "curator/generators/pate/teachers.py"
+       "paper/test_pate.py::test_all_votes_together_cost_the_budget_exactly")
+FILE = "paper/pate/teachers.py"
 plant(FILE, "PATEGAN: half the noise on votes",
        "self._grid * self._scale)\n", "self._grid * self._scale / 2)\n",
-       "curator/generators/test_pate.py::test_noise_has_the_scale_that_was_charged")
+       "paper/test_pate.py::test_noise_has_the_scale_that_was_charged")
 plant(FILE, "PATEGAN: more votes than were charged", "if len(rows) > self.left:", "if False:",
-       "curator/generators/test_pate.py::test_no_more_votes_than_were_charged")
+       "paper/test_pate.py::test_no_more_votes_than_were_charged")
 plant(FILE, "PATEGAN: teachers see each other's rows",
        "softplus(-self._logits(self._rows))", "softplus(-self._logits(self._rows + 0.1 * self._rows.mean(dim=0)))",
-       "curator/generators/test_pate.py::test_a_teacher_learns_from_its_own_rows_alone")
+       "paper/test_pate.py::test_a_teacher_learns_from_its_own_rows_alone")
 plant(FILE, "PATEGAN: a user's rows have several teachers",
        "return teacher if users is None else teacher[users]",
        "return teacher if users is None else np.arange(len(users)) % n_teachers",
-       "curator/generators/test_pate.py::test_one_user_changes_one_vote_at_most")
+       "paper/test_pate.py::test_one_user_changes_one_vote_at_most")

@@ -125,15 +125,15 @@ plant(FILE, "accounting: multiplier not rounded up",
        "curator/privacy/test_ledger.py::test_the_multiplier_is_the_smallest_with_the_guarantee")
 plant(FILE, "accounting: replaced rows priced as null rows",
        '"replace-one": "REPLACE_ONE"', '"replace-one": "REPLACE_SPECIAL"',
-       "curator/test_dpsgd.py::test_the_event_meets_its_budget")
+       "paper/test_dpsgd.py::test_the_event_meets_its_budget")
 plant(FILE, "accounting: replaced users priced as null rows",
        '"replace-user": "REPLACE_ONE"', '"replace-user": "REPLACE_SPECIAL"',
        "curator/test_contribution.py::test_gradient_steps_sample_users_and_clip_their_sums")
 plant(FILE, "accounting: all steps at the price of one",
-       ").self_compose(event.steps)", ")", "curator/test_dpsgd.py::test_the_event_meets_its_budget")
+       ").self_compose(event.steps)", ")", "paper/test_dpsgd.py::test_the_event_meets_its_budget")
 plant(FILE, "accounting: half the sampling probability",
        "sampling_prob=event.sampling_probability,", "sampling_prob=event.sampling_probability / 2,",
-       "curator/test_dpsgd.py::test_one_sampled_step_has_the_delta_of_its_mixtures")
+       "paper/test_dpsgd.py::test_one_sampled_step_has_the_delta_of_its_mixtures")
 plant(FILE, "accounting: false claims of gaussian events",
        "if exact > event.delta * (1 + 1e-6):", "if exact > event.delta * 1e6:",
        "curator/privacy/test_ledger.py::test_a_gaussian_event_that_claims_too_little_is_refused")
@@ -200,8 +200,8 @@ plant(FILE, "file: checksum not compared",
 plant(FILE, "file: a lost ledger is begun anew",
        "if not stood and record is not None:", "if record is not None:",
        "curator/privacy/test_ledger_file.py::test_a_ledger_that_is_gone_is_not_begun_anew_while_its_lock_file_stands")
-plant(FILE, "file: charges of format 1 dropped",
-       '        for event in values["events"]:\n', '        for event in values["events"][:0]:\n',
+plant(FILE, "file: charges are not read",
+       "        charges=charges,\n", "        charges=charges[:0],\n",
        "curator/privacy/test_filters.py")
 plant(FILE, "file: a second name is another ledger",
        ".st_nlink > 1", ".st_nlink > 2",
@@ -308,10 +308,10 @@ plant(FILE, "outside: undeclared cost not noted",
 plant(FILE, "outside: declared cost not charged",
        "if ledger is not None and ledger.holds(synthetic.fingerprint()):", "if True:",
        "curator/test_outside.py::test_a_declared_cost_is_charged_once_and_the_release_certified")
-plant("curator/estimators/tilting/tilt.py", "outside: base weights of unknown cost not noted",
+plant("curator/weight_providers/tilt.py", "outside: base weights of unknown cost not noted",
        "if not ledger.holds(base.source):", "if False:",
        "curator/test_outside.py::test_a_file_keeps_the_certificate_and_its_parts_are_outside_ones_elsewhere")
-plant("curator/estimators/fixed.py", "outside: a ratio of unknown cost not noted",
+plant("paper/given_ratio.py", "outside: a ratio of unknown cost not noted",
        '            ledger.note("The log ratio comes from outside, and its privacy cost was not declared.")\n', "",
        "curator/test_outside.py::test_a_log_ratio_that_is_given_leaves_the_release_uncertified")
 
@@ -352,18 +352,18 @@ plant("curator/generators/mixture/mixture.py", "Mixture: fingerprint without dra
        "distributions, *edges, self.draws)",
        "distributions, *edges)",
        "curator/generators/test_mixture.py::test_a_fingerprint_covers_all_that_rows_depend_on")
-plant("curator/generators/adversarial/fitted.py", "GAN: fingerprint without the discriminator",
+plant("paper/adversarial/fitted_gan.py", "GAN: fingerprint without the discriminator",
        "for network in (self.trained.generator, self.trained.discriminator)",
        "for network in (self.trained.generator,)",
-       "curator/generators/test_gan.py::test_a_fingerprint_covers_all_that_rows_and_ratios_depend_on")
-plant("curator/estimators/network.py", "NeuralWeights: fingerprint without the top layer", "*layers, *top)",
-       "*layers)", "curator/estimators/test_neural.py::test_a_fingerprint_covers_all_that_a_ratio_depends_on")
-plant("curator/estimators/logistic.py", "LogisticWeights: fingerprint without the noise law",
+       "paper/test_gan.py::test_a_fingerprint_covers_all_that_rows_and_ratios_depend_on")
+plant("paper/ratio_network.py", "NeuralWeights: fingerprint without the top layer", "*layers, *top)",
+       "*layers)", "paper/test_neural.py::test_a_fingerprint_covers_all_that_a_ratio_depends_on")
+plant("paper/logistic_weights.py", "LogisticWeights: fingerprint without the noise law",
        "self.schema.to_toml(), repr(self.distribution))", "self.schema.to_toml())",
-       "curator/estimators/test_logistic.py::test_a_fingerprint_covers_all_that_a_ratio_depends_on")
-plant("curator/estimators/beta.py", "BetaCalibratedWeights: registers what rests on unknown ratios",
+       "paper/test_logistic.py::test_a_fingerprint_covers_all_that_a_ratio_depends_on")
+plant("paper/beta_weights.py", "BetaCalibratedWeights: registers what rests on unknown ratios",
        "if ledger.holds(base.fingerprint()):", "if True:",
-       "shared/test_beta_calibration.py::test_the_ledger_knows_the_ratio_when_it_knows_the_base")
-plant("curator/estimators/fixed.py", "DiscriminatorWeights: networks that no ledger holds",
+       "paper/test_beta_calibration.py::test_the_ledger_knows_the_ratio_when_it_knows_the_base")
+plant("paper/given_ratio.py", "DiscriminatorWeights: networks that no ledger holds",
        "if not fit.ledger.holds(self.gan.fingerprint()):", "if False:",
-       "curator/generators/test_gan.py::test_the_discriminator_weights_are_free_under_the_same_ledger_and_no_other")
+       "paper/test_gan.py::test_the_discriminator_weights_are_free_under_the_same_ledger_and_no_other")

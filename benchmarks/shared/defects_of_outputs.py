@@ -25,34 +25,34 @@ plant(FILE, "Mixture: noise is drawn and exact counts are used",
       "return laplace(counts, sensitivity=rows * moved, **settings)",
       "return laplace(counts, sensitivity=rows * moved, **settings)._replace(value=counts * 1.0)",
       f"{SAME}[replace-one: Mixture, UniformWeights]")
-plant("curator/training/dpsgd.py", "steps: noise is drawn and exact gradients are used",
+plant("paper/dpsgd/private_steps.py", "steps: noise is drawn and exact gradients are used",
       "            flat = self._noise.floating_gaussian(", "            self._noise.floating_gaussian(",
       f"{SAME}[replace-one: DPGAN, UniformWeights]")
-plant("curator/generators/pate/teachers.py", "PATEGAN: noise is drawn and exact votes are used",
+plant("paper/pate/teachers.py", "PATEGAN: noise is drawn and exact votes are used",
       "return noisy / (self._grid * self._teachers.n)", "return self._teachers._count(rows) / self._teachers.n",
       f"{SAME}[replace-one: PATEGAN, UniformWeights]")
 plant("curator/contribution.py", "contributions: noise is drawn and rows are counted exactly",
       "np.clip(noisy, private.n_users", "np.clip(int(total[0]), private.n_users",
       f"{SAME}[replace-user: BayesNet, UniformWeights]")
-plant("curator/estimators/tilting/measuring.py", "tilt: noise is drawn and the exact mean is used",
+plant("curator/weight_providers/measuring.py", "tilt: noise is drawn and the exact mean is used",
       "Measurement(name, noisy.value / n,", "Measurement(name, total * step / n,",
       f"{SAME}[replace-one: GivenTable, TiltWeights]")
-plant("curator/estimators/logistic.py", "logistic: noise is drawn and exact coefficients are used",
+plant("paper/logistic_weights.py", "logistic: noise is drawn and exact coefficients are used",
       "LogisticRatio(noisy.value, facts.schema", "LogisticRatio(exact, facts.schema",
       f"{SAME}[replace-one: GivenTable, LogisticWeights]")
-plant("curator/estimators/output.py", "output noise: noise is drawn and exact log weights are used",
+plant("paper/output_noise.py", "output noise: noise is drawn and exact log weights are used",
       "Weights(noisy.value + shift", "Weights(exact + shift", f"{SAME}[replace-one: GivenTable, OutputNoiseWeights]")
-plant("curator/estimators/beta.py", "beta: noise is drawn and exact slopes are used",
+plant("paper/beta_weights.py", "beta: noise is drawn and exact slopes are used",
       "np.maximum(noisy.value / limit, 0.0)", "np.maximum(exact / limit, 0.0)",
       f"{SAME}[replace-one: GivenTable, BetaCalibratedWeights]")
 
 # --- texts, warnings and outputs that follow from private rows
 
-plant("curator/estimators/tilting/tilt.py", "text: a tilt tells the exact share of clipped rows",
+plant("curator/weight_providers/tilt.py", "text: a tilt tells the exact share of clipped rows",
       '{models}{name})", measurement=measurement)',
       '{models}{name}), {(design.features.transform(fit.private.frame)[:, -1] > 0).mean():.4f} clipped", '
       "measurement=measurement)", f"{SAME}[replace-one: GivenTable, TiltWeights]")
-plant("curator/estimators/tilting/staged.py", "text: a staged tilt tells the exact share of clipped rows",
+plant("curator/weight_providers/staged.py", "text: a staged tilt tells the exact share of clipped rows",
       'f"{self.label}({what})", measurement=measurement)',
       'f"{self.label}({what}), {(scores.transform(fit.private.frame)[:, -1] > 0).mean():.4f} clipped", '
       "measurement=measurement)", f"{SAME}[replace-one: GivenTable, StagedTilt]")
@@ -101,12 +101,12 @@ plant("analyst/weighting/other_rows.py", "models: a number that a type cannot ho
 plant("features/scores.py", "scores: a row that fails decides about its block",
       "except Exception:  # of any kind, whose message may contain a private value",
       "except ArithmeticError:",
-      "curator/estimators/test_staged.py::test_a_row_whose_scores_fail_counts_as_clipped_and_affects_no_other_row")
+      "curator/weight_providers/test_staged.py::test_a_row_whose_scores_fail_counts_as_clipped_and_affects_no_other_row")
 plant("arrays.py", "rounding: the last rows of a block are rounded in another way", "_WHOLE_BLOCK = 64",
       "_WHOLE_BLOCK = 1",
       "features/test_scores.py::"
       "test_the_rounding_of_a_row_depends_neither_on_its_place_nor_on_how_many_rows_there_are[products of columns]")
-plant("curator/queries.py", "query: rows are read before they are charged",
+plant("paper/queries.py", "query: rows are read before they are charged",
       "account = ledger.charge_release(*events)\n        codes = target.codes(private.frame[target.name])",
       "codes = target.codes(private.frame[target.name])\n        account = ledger.charge_release(*events)",
       "curator/test_publish.py::test_every_use_of_rows_is_charged_before_the_first_look[queried]")

@@ -98,8 +98,8 @@ def make_generator(name: str, data: Data, seed: int, steps: int | None = None, *
     return _GANS[name](**neural(seed, steps), **others, **condition)
 
 
-def make_estimator(name: str, seed: int, steps: int | None = None) -> Any:
-    """Build a weight estimator by its name in the paper; "tilt" is ours."""
+def make_weight_provider(name: str, seed: int, steps: int | None = None) -> Any:
+    """Build a weight provider by its name in the paper; "tilt" is ours."""
     if name == "tilt":
         return iw.TiltWeights()
     return iw.paper.METHODS[name](**(neural(seed, steps) if "MLP" in name else {}))
@@ -211,8 +211,8 @@ class Methods:
         fitted, table = self._fitted(self._epsilon, ledger)
         yield self._outcome("None", table, iw.Weights(np.zeros(self._n), "none"), ledger, start)
         if discriminator:
-            estimator = iw.paper.DiscriminatorWeights(fitted)
-            weights = estimator.fit(self._rows.private, table, ledger, epsilon=self._epsilon, delta=0.0)
+            provider = iw.paper.DiscriminatorWeights(fitted)
+            weights = provider.fit(self._rows.private, table, ledger, epsilon=self._epsilon, delta=0.0)
             yield self._outcome("Discriminator", table, weights, ledger, start)
 
     def _where_it_exists(self, method: str, *how: Any) -> Iterator[Outcome]:
@@ -231,13 +231,15 @@ class Methods:
         ledger.charge(*spent)
         start = time.perf_counter()
         ours = method in OURS
-        estimator = (
-            iw.TiltWeights(for_models=self._models(method)) if ours else make_estimator(method, self._seed, self._steps)
+        provider = (
+            iw.TiltWeights(for_models=self._models(method))
+            if ours
+            else make_weight_provider(method, self._seed, self._steps)
         )
         epsilon = self._epsilon * (1 if self._free else 1 - share)
         # the generator has the other half of delta, where it uses any
-        part = 0.0 if estimator.pure else delta if self._free else delta / 2
-        weights = estimator.fit(self._rows.private, table, ledger, epsilon=epsilon, delta=part)
+        part = 0.0 if provider.pure else delta if self._free else delta / 2
+        weights = provider.fit(self._rows.private, table, ledger, epsilon=epsilon, delta=part)
         return self._outcome(method, table, weights, ledger, start)
 
     def published(self, method: str, delta: float, **settings: Any) -> Outcome:

@@ -1,4 +1,4 @@
-"""Methods of the coverage study: estimators as the paper prints them, and fits of a release."""
+"""Methods of the coverage study: providers as the paper prints them, and fits of a release."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import iwbayes as iw
 
 @dataclass(frozen=True)
 class AsPrinted:
-    """An estimator at the budget that its paper states, whatever its true cost: for comparison, it protects nobody.
+    """A weight provider at the budget that its paper states, whatever its true cost: it protects nobody.
 
     Parameters
     ----------
-    inner : WeightEstimator
+    inner : WeightProvider
     random_seed : int, optional
         Of its noise, which a charge at the claimed epsilon does not permit; `coverage_study` sets it.
     """

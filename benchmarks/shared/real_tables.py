@@ -21,7 +21,7 @@ from iwbayes.analyst.arviz_compat import scalars
 
 _YES, _CAPITAL, _SEX, _GENDER = ("no", "yes"), ("No", "Yes"), ("female", "male"), ("Female", "Male")
 #: Total weight of a population's rows: no prior counts against it, and its posterior is a point.
-_TOTAL = 1e9
+_TOTAL = 10**9
 _STAND_IN_ROWS = 1000
 
 
@@ -77,9 +77,9 @@ class Population:
         """Coefficients of the regression on all rows, by the names that `fit` gives them."""
         table = iw.SyntheticTable(self.frame, self.schema, origin="population", already_spent=(0, 0))
         statement = iw.PrivacyStatement(0.0, 0.0, "replace-one", (), noise="hardened", certified=False)
-        release = iw.Release(table, iw.Weights(np.zeros(len(table)), "none"), statement, n_private=len(table))
+        release = iw.Release(table, iw.Weights(np.zeros(len(table)), "none"), statement, n_private=_TOTAL)
         idata = iw.fit(
-            self.formula, release, family=self.family, total=_TOTAL, calibrate="none", draws=200, random_seed=1,
+            self.formula, release, family=self.family, calibrate="none", draws=200, random_seed=1,
             log_likelihood=False,
         )  # fmt: skip
         draws = scalars(arviz_compat.group(idata, "posterior"))
@@ -197,7 +197,7 @@ DEVELOPMENT = (
     ),
 )  # fmt: skip
 
-#: Populations that no limit was chosen by a look at, but `CLIPPED_ERROR` of releases in stages.
+#: Populations that no limit was chosen by a look at, but `CLIPPED_MISFIT` of releases in stages.
 HELD_OUT = (
     Population(
         "health", ("stevedata", "mm_nhis"),

@@ -17,7 +17,7 @@ _RECORDED = {"formula", "family"}
 
 
 def recorded_weights(weights: Weights | None) -> str:
-    """Return the name that :func:`~iwbayes.fit` records for weights: estimator and steps; None is uniform."""
+    """Return the name that :func:`~iwbayes.fit` records for weights: weight provider and steps; None is uniform."""
     return "uniform" if weights is None else " > ".join((weights.method, *weights.steps))
 
 
@@ -29,10 +29,8 @@ def weights_digest(weights: Weights | None) -> str:
     return hashlib.sha256(np.ascontiguousarray(np.round(log_weights, 9) + 0.0).tobytes()).hexdigest()[:16]
 
 
-def fit_attributes(
-    release: Release, weights: Weights | None, *, formula: str, family: str, method: str, total: float
-) -> dict[str, Any]:
-    """Return the attributes of the posterior of a fit; `weights` None are uniform weights."""
+def fit_attributes(release: Release, weights: Weights, *, formula: str, family: str, method: str) -> dict[str, Any]:
+    """Return the attributes of the posterior of a fit with these weights."""
     return {
         "formula": formula,
         "family": family,
@@ -40,35 +38,38 @@ def fit_attributes(
         "weights": recorded_weights(weights),
         "weights_digest": weights_digest(weights),
         "release_digest": weights_digest(release.weights),
-        "weight_draws": 1 if weights is None else weights.n_draws,
-        "total": total,
+        "weight_draws": weights.n_draws,
+        "total": float(release.n_private),
         "inference_library": "iwbayes",
         "inference_library_version": version("iwbayes"),
     }
 
 
 def check_recorded_weights(posterior: xr.Dataset, release: Release) -> None:
-    """Raise if a result of :func:`~iwbayes.fit` used different weights from the release's, by name and digest.
+    """Raise if a result of :func:`~iwbayes.fit` used different weights from the release's, by their digest.
 
     A `posterior` without the attributes of a fit passes.
     """
     weights, recorded = release.weights, posterior.attrs.get("weights")
     if recorded is None or not _RECORDED <= set(posterior.attrs):
         return
-    own = recorded_weights(weights)
-    if recorded == recorded_weights(None) and np.ptp(weights.values) < 1e-9:
+    own, digest = recorded_weights(weights), posterior.attrs.get("weights_digest")
+    even = recorded == recorded_weights(None) and np.ptp(weights.values) < 1e-9
+    if even or (recorded == own if digest is None else digest == weights_digest(weights)):
         return
-    if recorded == own:
-        digest = posterior.attrs.get("weights_digest")
-        if weights.n_draws == 1 or digest is None or digest == weights_digest(weights):
-            return
+    if recorded != own:
+        values = f"Weights(np.zeros({len(weights)}), 'uniform')" if recorded == "uniform" else "the weights of the fit"
+        raise ValueError(
+            f"the weights of the release must be those of the fit. They are {own!r}; the fit used {recorded!r}. Pass "
+            f"dataclasses.replace(release, weights=...) with {values}, or the release that was fitted."
+        )
+    if weights.n_draws > 1:
         # each draw of the posterior belongs to one of the weight draws of the fit
         raise ValueError(
             f"the posterior was drawn under different weight draws of {own!r} from the release's. Draw the weights "
             "with noise_aware_weights once, and pass the same weights to the fit and in the release."
         )
-    values = f"Weights(np.zeros({len(weights)}), 'uniform')" if recorded == "uniform" else "the weights of the fit"
     raise ValueError(
-        f"the weights of the release must be those of the fit. They are {own!r}; the fit used {recorded!r}. Pass "
-        f"dataclasses.replace(release, weights=...) with {values}, or the release that was fitted."
+        f"the weights of the release must be those of the fit; both are {own!r}, but their values differ. Pass the "
+        "release that was fitted."
     )

@@ -11,15 +11,14 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from iwbayes.analyst.older_tilts import recover_coefficients
 from iwbayes.arrays import Array, symmetric
 from iwbayes.features import FeatureMap
 from iwbayes.features.formulas import Span, model_terms
 from iwbayes.features.terms import ordered_terms, raw_chunks, raw_names, raw_terms
-from iwbayes.measurement import MEAN_OF_FEATURES, UNTESTED
+from iwbayes.measurement import ASSUMED_MISFIT, MEAN_OF_FEATURES
 from iwbayes.release import Release
 from iwbayes.schema import Schema
-from iwbayes.weights import HARMLESS_STEPS, Weights
+from iwbayes.weights import Weights
 
 #: Directions of the features whose weighted variance is below this share of the largest are cut (structural zeros).
 FEATURE_CUT = 1e-4
@@ -59,9 +58,9 @@ class ReleasedTilt:
     weights: Weights | None = None  # as released
     feature_map: FeatureMap | None = None  # the map to `features`
     n_private: int = 0  # N, the number of private rows
-    coefficients: Array | None = None  # (k,): the tilt's b; None in releases of formats 1 to 3
-    row_error: float = np.nan  # of the rows before the first of several stages
-    least_error: float = UNTESTED  # of the rows in unmeasured directions
+    coefficients: Array | None = None  # (k,): the tilt's b, as released
+    misfit: float = np.nan  # of the rows before the first of several stages
+    least_misfit: float = ASSUMED_MISFIT  # of the rows in unmeasured directions
     models: tuple[str, ...] = ()  # formulas that the release was made for, as written by its publisher
     schema: Schema | None = None  # of the rows
 
@@ -69,7 +68,9 @@ class ReleasedTilt:
     def of(cls, release: Release) -> ReleasedTilt | None:
         """Read the tilt from a release; None if its weights do not come from a tilt with its measurement."""
         measurement = release.weights.measurement
-        if measurement is None or measurement.name != MEAN_OF_FEATURES or measurement.features is None:
+        if measurement is None or measurement.name != MEAN_OF_FEATURES:
+            return None
+        if measurement.features is None or measurement.coefficients is None:
             return None
         columns, frame = measurement.tilt_columns, release.synthetic.frame
         phi = measurement.features.transform(frame)
@@ -92,8 +93,8 @@ class ReleasedTilt:
             feature_map=measurement.features if isinstance(measurement.features, FeatureMap) else None,
             n_private=release.n_private,
             coefficients=measurement.coefficients,
-            row_error=measurement.row_error,
-            least_error=measurement.least_error,
+            misfit=measurement.misfit,
+            least_misfit=measurement.least_misfit,
             schema=release.synthetic.schema,
             models=_models_of(release),
         )
@@ -145,7 +146,7 @@ class ReleasedTilt:
         it.
         """
         own = self.weights
-        if own is None or own.n_draws > 1 or set(own.steps) - set(HARMLESS_STEPS):
+        if own is None or own.n_draws > 1 or own.steps:
             return False
         return has_shares_of(weights, own)
 
@@ -153,15 +154,12 @@ class ReleasedTilt:
     def base_and_coefficients(self) -> tuple[Array, Array]:
         """Log shares of the rows before the tilt, shape (row,), and its coefficients b, shape (k,).
 
-        The base is ``w / exp(b.phi)``; it is -inf for rows of weight zero. RuntimeError if the release does not store b
-        and the equation for b was not solved.
+        The base is ``w / exp(b.phi)``; it is -inf for rows of weight zero.
         """
-        assert self.weights is not None  # noqa: S101 - the tilt of a release has weights
+        b = self.coefficients
+        assert self.weights is not None and b is not None  # noqa: S101 - the tilt of a release has both
         log_weights = self.weights.log_weights[0]
         kept = np.isfinite(log_weights)
-        b = self.coefficients
-        if b is None:
-            b = recover_coefficients(log_weights[kept], self.features[kept], self.value, self.noise, self.n_private)
         base = log_weights - self.features @ b
         return base - logsumexp(base[kept]), b
 
@@ -238,6 +236,6 @@ def is_noise_aware(weights: Any, release: Release) -> bool:
     if not (isinstance(weights, Weights) and weights.n_draws > 1 and weights.method.startswith(NOISE_AWARE)):
         return False
     own, other = weights.measurement, release.weights.measurement
-    if own is None or other is None or set(weights.steps) - set(HARMLESS_STEPS):
+    if own is None or other is None or weights.steps:
         return False
     return own is other or (own.name == other.name and np.array_equal(own.value, other.value))

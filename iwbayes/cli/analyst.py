@@ -40,8 +40,8 @@ def inspect(release: ReleaseFile, as_json: Json = False, debug: Debug = False) -
     Shows size, weights, verdict, privacy statement and columns.
     """
     with errors(debug):
-        from iwbayes.analyst.reporting.html import settings
         from iwbayes.release import load
+        from iwbayes.reporting.html import settings
         from iwbayes.schema.schema import column_table
 
         found = load(release)
@@ -114,9 +114,9 @@ def fit(
         found = load(release)
         with working("loading PyMC"):
             from iwbayes.analyst import arviz_compat
-            from iwbayes.analyst.calibration.record import summary_with_stars
+            from iwbayes.analyst.calibration.marks import summary_with_stars
             from iwbayes.analyst.criticism.diagnose import diagnose
-            from iwbayes.analyst.regression.fit import fit as fit_posterior
+            from iwbayes.analyst.fit import fit as fit_posterior
 
         idata = fit_posterior(
             formula,
@@ -186,8 +186,8 @@ def report(
         with working("drawing"):
             from iwbayes.analyst import arviz_compat
             from iwbayes.analyst.criticism.diagnose import diagnose
-            from iwbayes.analyst.reporting.report import of_another_release
-            from iwbayes.analyst.reporting.report import report as describe
+            from iwbayes.reporting.report import of_another_release
+            from iwbayes.reporting.report import report as describe
 
             idata = None if posterior is None else arviz_compat.load(posterior)
             if idata is not None and of_another_release(diagnose(found, idata)):

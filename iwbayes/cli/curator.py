@@ -133,9 +133,8 @@ def publish(
         from iwbayes.curator.privacy.accounting import noise_event
         from iwbayes.curator.privacy.ledger import Ledger
         from iwbayes.curator.protocols import check_adjacency
-        from iwbayes.curator.publish import BOUND_SHARE, check_ledger, check_permission, release_epsilon
-        from iwbayes.publishing import publish as publish_table
-        from iwbayes.publishing import publish_users
+        from iwbayes.curator.publish import BOUND_SHARE, check_ledger, check_permission, publish_users, release_epsilon
+        from iwbayes.curator.publish import publish as publish_table
         from iwbayes.schema import Schema
         from iwbayes.tables import PrivateTable
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from iwbayes.curator.plan import Plan
-    from iwbayes.curator.protocols import WeightEstimator
+    from iwbayes.curator.protocols import WeightProvider
     from iwbayes.release import Release
     from iwbayes.schema import Schema
 
@@ -142,21 +142,25 @@ def plan(
     Uses the schema and the number of rows, and reads no private row.
     """
     with errors(debug):
-        from iwbayes.planning import plan as plan_release
         from iwbayes.schema import Schema
 
         declared = Schema.from_toml(schema).admitting(on_undeclared)
         weights = named_weights(declared, for_model, response, family)
         options: dict[str, Any] = {"delta": delta, "weights": weights, "share": share, "adjacency": adjacency}
-        options["like"] = None if like is None else _public_rows(like, declared, on_undeclared)
         if formula is None:
-            one: Any = epsilon[0] if len(epsilon) == 1 else epsilon
-            alone = plan_release(declared, n, epsilon=one, **options)
+            from iwbayes.curator.plan import plan as plan_release
+
+            if len(epsilon) > 1 or like is not None:
+                raise ValueError("several epsilons and --like need --formula. Pass it, or a single epsilon.")
+            alone = plan_release(declared, n, epsilon=epsilon[0], **options)
             say(json.dumps(_plan_facts(alone), indent=1) if as_json else wrapped(str(alone), width=columns()))
             return
         with working("simulating releases"):
+            from iwbayes.coverage.interval_plan import plan_intervals
+
+            options["like"] = None if like is None else _public_rows(like, declared, on_undeclared)
             options |= {"random_seed": seed, "progressbar": False, "family": family}
-            found = plan_release(declared, n, epsilon=epsilon, formula=formula, **options)
+            found = plan_intervals(declared, n, epsilon=epsilon, formula=formula, **options)
         if as_json:
             answers = [
                 {
@@ -173,18 +177,18 @@ def plan(
 
 def named_weights(
     schema: Schema, for_model: list[str] | None, response: str | None, family: str | None, mechanism: str = "gaussian"
-) -> WeightEstimator:
-    """Return the weight estimator for the named models."""
-    from iwbayes.curator.estimators.tilting.tilt import TiltWeights
+) -> WeightProvider:
+    """Return the weight provider for the named models."""
+    from iwbayes.curator.named_models import weights_for
+    from iwbayes.curator.weight_providers.tilt import TiltWeights
     from iwbayes.features.formulas import main_effects
-    from iwbayes.publishing import weights_for
 
     formulas = [*(for_model or ()), *([] if response is None else [main_effects(response, schema)])]
     tilt = TiltWeights(mechanism=mechanism)
     if mechanism != "gaussian" or not formulas:
         return weights_for(tilt, formulas)
-    from iwbayes.analyst.regression.scores import RegressionModel
     from iwbayes.features.formulas import response_column
+    from iwbayes.models.regression_scores import RegressionModel
     from iwbayes.schema import Integer
 
     asks = [isinstance(response_column(formula, schema), Integer) for formula in formulas]

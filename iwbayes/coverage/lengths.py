@@ -1,4 +1,4 @@
-"""Lengths of intervals from simulated releases, relative to intervals from the simulated rows, for `iwbayes.plan`."""
+"""Lengths of intervals from simulated releases, relative to intervals from the simulated rows, for `plan_intervals`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pandas as pd
 
 from iwbayes._threads import one_blas_thread
 from iwbayes._warnings import CalibrationWarning, PrivacyWarning
-from iwbayes.analyst.regression.fit import fit
+from iwbayes.analyst.fit import fit
 from iwbayes.arrays import Array
 from iwbayes.coverage.replication import REFERENCE, bounds_of, fitted, release_of_rows
 from iwbayes.curator.plan import uniform_table

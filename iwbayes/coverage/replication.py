@@ -15,8 +15,8 @@ from iwbayes._warnings import CalibrationWarning
 from iwbayes.analyst import arviz_compat
 from iwbayes.arrays import Array
 from iwbayes.curator.privacy.noise import SeededNoise
+from iwbayes.curator.publish import publish
 from iwbayes.curator.settings import seeded
-from iwbayes.publishing import publish
 from iwbayes.release import Release
 from iwbayes.statement import PrivacyStatement
 from iwbayes.tables import PrivateTable, SyntheticTable
@@ -31,7 +31,7 @@ FACTS = (
     "explained_min",
     "second_order_max",
     "misfit_share_max",
-    "skew",
+    "skew_max",
     "pareto_k",
     "ess",
     "clipped_private",

@@ -54,8 +54,8 @@ def coverage_study(
     generator : Generator, SyntheticTable or callable, optional
         Generator, as in `publish`. A callable takes a numpy.random.Generator and returns a generator for this
         replication.
-    weights : WeightEstimator, optional
-        Weight estimator, as in `publish`.
+    weights : WeightProvider, optional
+        Weight provider, as in `publish`.
     fit : callable, or dict of str to callable
         Function of a `Release` and ``random_seed`` that returns an ArviZ object, for example
         ``functools.partial(iw.fit, "y ~ a", family="bernoulli")``. In a dict, the keys name the methods; all methods
@@ -76,7 +76,7 @@ def coverage_study(
         Number of processes, with one thread each. With more than one, all callables must be importable by name.
     random_seed : int, optional
         Seed of the study, required with a path. Replication i has the same seeds in every run, including the seeds of
-        generators and estimators whose `random_seed` is None.
+        generators and weight providers whose `random_seed` is None.
     path : str or Path, optional
         File of results, to which each replication is added when it ends. A stopped study continues from its file, and
         you can add replications. A file with different settings is refused; functions are compared by name.

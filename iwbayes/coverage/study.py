@@ -28,7 +28,7 @@ class CoverageStudy:
         reference); ``parameter``; ``truth``; ``mean`` and ``sd`` of the posterior; ``pit``, the share of posterior
         draws below the truth; ``lower_90`` and ``upper_90``, and so on for each level in percent; ``warned``, whether a
         CalibrationWarning was raised; the facts of the calibration record (``verdict``, ``kappa_max``,
-        ``explained_min``, ``second_order_max``, ``misfit_share_max``, ``skew``, ``pareto_k``, ``ess``,
+        ``explained_min``, ``second_order_max``, ``misfit_share_max``, ``skew_max``, ``pareto_k``, ``ess``,
         ``clipped_private``; None for a fit without a record); and for the parameter ``kappa``, ``explained`` and
         ``calibrated``.
     failures : pandas.DataFrame
@@ -160,7 +160,7 @@ class CoverageStudy:
         matplotlib.axes.Axes
             Axes with the plot.
         """
-        from iwbayes.analyst.reporting.drawing import axes_or_new, colour, label_axes, label_rows, legend_below, marker
+        from iwbayes.reporting.drawing import axes_or_new, colour, label_axes, label_rows, legend_below, marker
 
         table = self.table(level)
         methods, names = list(table.index.unique("method")), list(table.index.unique("parameter"))
@@ -191,7 +191,7 @@ class CoverageStudy:
             Axes with the plot. On the diagonal, coverage equals the nominal level. Above it intervals are too long, and
             below it too short.
         """
-        from iwbayes.analyst.reporting.drawing import axes_or_new, colour, label_axes, legend_below
+        from iwbayes.reporting.drawing import axes_or_new, colour, label_axes, legend_below
 
         ax = axes_or_new(ax, 4.8, 4.6)
         levels = np.linspace(0, 1, 101)

@@ -28,8 +28,9 @@ def bound_contributions(
 ) -> PrivateTable:
     """Keep at most tau rows per user and count them; tau is chosen privately from a public grid.
 
-    Use this for user-level privacy, before `publish`. Generators and estimators then multiply every sensitivity by tau;
-    gradient steps sample users and clip the sum over a user's rows. A small tau drops rows; a large tau adds noise.
+    Use this for user-level privacy, before `publish`. Generators and weight providers then multiply every sensitivity
+    by tau; gradient steps sample users and clip the sum over a user's rows. A small tau drops rows; a large tau adds
+    noise.
 
     Parameters
     ----------

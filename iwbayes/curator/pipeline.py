@@ -1,20 +1,132 @@
-"""The steps of a release that use private rows: a generator and an estimator, each with a budget, to run or replay."""
+"""A generator and a weight provider: the events of both within one budget, and the steps that use private rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from iwbayes.curator.plan import GivenTable, own_delta
-from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.curator.protocols import FittedGenerator, Generator, WeightEstimator, needs_generator
+from iwbayes.curator.privacy.declared import admit
+from iwbayes.curator.privacy.ledger import BudgetExceeded, Ledger
+from iwbayes.curator.protocols import (
+    FittedGenerator,
+    Generator,
+    PublicFacts,
+    WeightProvider,
+    check_rows_at_hand,
+    is_generator,
+    is_weight_provider,
+    needs_generator,
+)
 from iwbayes.curator.settings import from_data, to_data
 from iwbayes.features.scores import ScoreModel
+from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.weights import Weights
+
+
+@dataclass(frozen=True)
+class GivenTable:
+    """A table that was made elsewhere, used instead of a generator; its declared cost is charged."""
+
+    table: SyntheticTable
+    owed: tuple[Event, ...]
+
+    reads_blocks: ClassVar[bool] = True
+    #: A declared cost needs no part of the release's delta.
+    pure = True
+
+    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
+        """Return the events of the table's declared cost."""
+        return self.owed
+
+    def fit(self, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0) -> GivenTable:
+        """Register the table in the ledger, and charge its declared cost."""
+        admit(self.table, ledger)
+        return self
+
+    def sample(self, n: int, *, random_seed: int | np.random.Generator | None = None) -> SyntheticTable:
+        """Return the table."""
+        return self.table
+
+    def __repr__(self) -> str:
+        return f"{self.table.origin or 'unknown origin'}, {len(self.table)} rows"
+
+
+def own_delta(algorithm: Generator | WeightProvider, delta: float) -> float:
+    """Return the delta for an algorithm: 0 if it is pure, unless it has ``prefers_delta``."""
+    return 0.0 if algorithm.pure and not getattr(algorithm, "prefers_delta", False) else delta
+
+
+class JointEvents:
+    """The events of a release, as a function of a multiple of the nominal budget. Each multiple is asked for once.
+
+    If one part takes nothing of the budget, because its table is given or its weights cost nothing, the other part has
+    all of it. Otherwise they have ``share`` and ``1 - share``.
+
+    Parameters
+    ----------
+    facts : PublicFacts
+    generator : Generator or GivenTable
+    weights : WeightProvider
+    share : float
+        Share of epsilon for the generator, in (0, 1).
+    epsilon, delta : float
+        Budget of both parts together.
+    """
+
+    def __init__(
+        self,
+        facts: PublicFacts,
+        generator: Generator | GivenTable,
+        weights: WeightProvider,
+        share: float,
+        epsilon: float,
+        delta: float,
+    ) -> None:
+        if not 0 < share < 1:
+            raise ValueError(
+                f"share must be in (0, 1), the generator's part of epsilon; got {share!r}. Pass for example 0.3."
+            )
+        self.facts, self.generator, self.weights, self.epsilon, self.delta = facts, generator, weights, epsilon, delta
+        #: Share of the generator; None if one part has the whole budget.
+        self.share: float | None = None if isinstance(generator, GivenTable) else share
+        of_weights = self._of_weights(1.0)
+        if not of_weights:
+            self.share = None
+        self._known = {1.0: self._checked((*self._of_generator(1.0), *of_weights))}
+
+    def __call__(self, t: float) -> tuple[Event, ...]:
+        """Return all events; raise `BudgetExceeded` if an event has no noise."""
+        if t not in self._known:
+            self._known[t] = self._checked((*self._of_generator(t), *self._of_weights(t)))
+        return self._known[t]
+
+    def parts(self, t: float) -> tuple[float, float]:
+        """Return the nominal epsilons of the generator and of the weights."""
+        if self.share is None:
+            return t * self.epsilon, t * self.epsilon
+        return self.share * t * self.epsilon, (1 - self.share) * t * self.epsilon
+
+    def _of_generator(self, t: float) -> tuple[Event, ...]:
+        own = own_delta(self.generator, self.delta)
+        return self.generator.events(self.facts, epsilon=self.parts(t)[0], delta=own)
+
+    def _of_weights(self, t: float) -> tuple[Event, ...]:
+        own = own_delta(self.weights, self.delta)
+        return self.weights.events(self.facts, epsilon=self.parts(t)[1], delta=own)
+
+    def _checked(self, events: tuple[Event, ...]) -> tuple[Event, ...]:
+        for event in events:
+            if event.mechanism == "none":
+                raise BudgetExceeded(
+                    f"{event.label}: without noise the cost is infinite; the budget is epsilon {self.epsilon:g}, and "
+                    f"nothing was drawn. For an experiment that protects nobody, fit generator and weights under "
+                    f"Ledger(math.inf, ...)."
+                )
+        return events
 
 
 class Made(NamedTuple):
@@ -27,13 +139,13 @@ class Made(NamedTuple):
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A generator and a weight estimator, the budget of each, and the number of synthetic rows.
+    """A generator and a weight provider, the budget of each, and the number of synthetic rows.
 
     `generator_epsilon` and `weights_epsilon` are nominal: `publish` chooses them so that both fit in the joint budget.
     """
 
     generator: Generator
-    weights: WeightEstimator
+    weights: WeightProvider
     generator_epsilon: float
     weights_epsilon: float
     delta: float
@@ -90,3 +202,18 @@ class Pipeline:
         generator = GivenTable(synthetic, ()) if kept is None else from_data(kept)
         own, rest, delta = (float(number) for number in numbers if number is not None)
         return cls(generator, from_data(data["weights"], make_model), own, rest, delta, len(synthetic))
+
+
+def check_algorithms(generator: Generator, weights: WeightProvider, private: PrivateTable) -> None:
+    """Raise unless generator and weights are of the right types, and work together and with the table."""
+    for name, value, fits in (("generator", generator, is_generator), ("weights", weights, is_weight_provider)):
+        if not fits(value):
+            got = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+            raise TypeError(f"{name} must have pure, events() and fit(); got {got}. Pass an instance.")
+    if needs_generator(weights) and not getattr(generator, "gives_log_ratio", False):
+        raise ValueError(
+            f"{type(weights).__name__} needs the generator's discriminator, and {type(generator).__name__} has no "
+            f"discriminator with log odds. Use a GAN with loss='logistic', or different weights."
+        )
+    for algorithm in (generator, weights):
+        check_rows_at_hand(algorithm, private)

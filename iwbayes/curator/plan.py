@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
-from iwbayes._warnings import CalibrationWarning, PrivacyWarning
-from iwbayes.curator.estimators.tilting.staged import StagedTilt
-from iwbayes.curator.estimators.tilting.tilt import TiltWeights
+from iwbayes._warnings import PrivacyWarning
 from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
+from iwbayes.curator.named_models import weights_for
+from iwbayes.curator.pipeline import JointEvents, own_delta
 from iwbayes.curator.privacy.accounting import check_budget, largest_scale, small_delta
-from iwbayes.curator.privacy.declared import admit
 from iwbayes.curator.privacy.ledger import BudgetExceeded, Ledger
-from iwbayes.curator.protocols import (
-    Generator,
-    PublicFacts,
-    WeightEstimator,
-    check_rows_at_hand,
-    is_generator,
-    is_weight_estimator,
-    needs_generator,
-)
+from iwbayes.curator.protocols import Generator, PublicFacts, WeightProvider, is_generator
+from iwbayes.curator.weight_providers.staged import StagedTilt
+from iwbayes.curator.weight_providers.tilt import TiltWeights
 from iwbayes.display import html_table, wrapped
+from iwbayes.features.scores import ScoreModel
 from iwbayes.measurement import noise_advice, noise_in_words
-from iwbayes.schema import Schema
+from iwbayes.schema import Schema, check_schema
 from iwbayes.statement import Adjacency, Event
-from iwbayes.tables import PrivateTable, SyntheticTable
+from iwbayes.tables import SyntheticTable
 
 #: Synthetic rows for each private row by default.
 ROWS_PER_PRIVATE_ROW = 5
@@ -111,11 +104,6 @@ class Plan:
         return f"Plan of a release at epsilon {self.epsilon:g} and delta {self.delta:g}", facts
 
     @property
-    def warning(self) -> str:
-        """Warning before the budget is spent: noise ratio and advice; empty if there is no advice."""
-        return f"noise ratio {noise_in_words(self.noise_ratio)}. {self.advice}" if self.advice else ""
-
-    @property
     def advice(self) -> str:
         """How to improve the plan if few regressions will be calibrated; otherwise empty."""
         return noise_advice(self.noise_ratio, self.n_features, self.terms)
@@ -128,23 +116,58 @@ def plan(
     epsilon: float,
     delta: float,
     generator: Generator | None = None,
-    weights: WeightEstimator | None = None,
+    weights: WeightProvider | None = None,
+    for_models: Sequence[str | ScoreModel] = (),
+    response: str | None = None,
     share: float = 0.3,
     adjacency: Adjacency = "replace-one",
     rows_per_user: int = 1,
 ) -> Plan:
-    """Return the expected noise and features of `publish`, from public facts alone; see `iwbayes.plan`.
+    """Predict the noise of `publish` without using any private row.
 
-    The features are built on rows drawn uniformly within the schema's bounds, because the synthetic rows do not exist
-    yet. The release builds them on its synthetic rows, weighted by the tilt's base if there is one.
+    Use it to choose a budget. It returns the expected noise and the measured features. The synthetic rows, on which the
+    release builds its features, do not exist yet, so it uses rows drawn uniformly within the bounds of the schema.
+    `plan_intervals` predicts the lengths of intervals.
+
+    Parameters
+    ----------
+    schema : Schema
+        Declaration of the private table.
+    n : int
+        Number of private rows (public).
+    epsilon, delta, generator, weights, for_models, response, share, adjacency
+        As in `publish`.
+    rows_per_user : int, default 1
+        Largest number of rows per user, for adjacency "replace-user".
+
+    Returns
+    -------
+    Plan
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is invalid; see `publish`.
+
+    Warns
+    -----
+    PrivacyWarning
+        If delta is at least one over the number of rows (or users), which `publish` refuses.
+
+    Examples
+    --------
+    >>> import iwbayes as iw
+    >>> schema = iw.Schema(iw.Real("x", 0, 1), iw.Binary("y"))
+    >>> iw.plan(schema, 1000, epsilon=1.0, delta=1e-6).terms
+    'quadratic'
     """
+    check_schema(schema)
     generator = BayesNet() if generator is None else generator
     if not is_generator(generator):
         raise TypeError(f"plan takes a generator with its settings; got {type(generator).__name__}. Pass BayesNet().")
-    tilt = TiltWeights() if weights is None else weights
+    tilt = weights_for(weights, for_models, response, schema)
     epsilon, delta = check_budget(epsilon, delta)
     check_whole("n", n)
-    check_share(share)
     if not isinstance(tilt, TiltWeights | StagedTilt):
         raise TypeError(
             f"plan computes the noise of TiltWeights and StagedTilt only; got {type(tilt).__name__}. See its events()."
@@ -156,16 +179,16 @@ def plan(
             f"adjacency='replace-user' for users with several rows."
         )
     facts = PublicFacts(schema, int(n), ROWS_PER_PRIVATE_ROW * int(n), adjacency, int(rows_per_user))
-    events = joint_events(facts, generator, tilt, share, epsilon, delta)
+    events = JointEvents(facts, generator, tilt, share, epsilon, delta)
     t = largest_scale(events, epsilon, delta, adjacency=adjacency)
     warn_of_delta(delta, "users" if adjacency == "replace-user" else "rows", int(n))
-    part = (1 - share) * t * epsilon
+    own, rest = events.parts(t)
     reference = uniform_table(schema, _PLAN_ROWS, random_seed=0)
-    measured = tilt.planned(reference, facts, epsilon=part, delta=own_delta(tilt, delta))
+    measured = tilt.planned(reference, facts, epsilon=rest, delta=own_delta(tilt, delta))
     return Plan(
-        share * t * epsilon,
-        part,
-        tuple(events(t)),
+        own,
+        rest,
+        events(t),
         measured.terms,
         measured.features.dim,
         measured.noise_sd,
@@ -188,36 +211,6 @@ def uniform_table(schema: Schema, n: int, *, random_seed: int | np.random.Genera
     return SyntheticTable(pd.DataFrame(columns), schema, origin="uniform", already_spent=(0, 0))
 
 
-def own_delta(algorithm: Generator | WeightEstimator, delta: float) -> float:
-    """Return the delta for an algorithm: 0 if it is pure, unless it has ``prefers_delta``."""
-    return 0.0 if algorithm.pure and not getattr(algorithm, "prefers_delta", False) else delta
-
-
-def joint_events(
-    facts: PublicFacts, generator: Generator, weights: WeightEstimator, share: float, epsilon: float, delta: float
-) -> Callable[[float], tuple[Event, ...]]:
-    """Return a function from a multiple of the nominal budget to all events of a release.
-
-    It raises `BudgetExceeded` if an event has no noise.
-    """
-
-    def events(t: float) -> tuple[Event, ...]:
-        found = generator.events(facts, epsilon=share * t * epsilon, delta=own_delta(generator, delta))
-        if share < 1:
-            rest = weights.events(facts, epsilon=(1 - share) * t * epsilon, delta=own_delta(weights, delta))
-            found = (*found, *rest)
-        for event in found:
-            if event.mechanism == "none":
-                raise BudgetExceeded(
-                    f"{event.label}: without noise the cost is infinite; the budget is epsilon {epsilon:g}, and "
-                    f"nothing was drawn. For an experiment that protects nobody, fit generator and weights under "
-                    f"Ledger(math.inf, ...)."
-                )
-        return found
-
-    return events
-
-
 def check_whole(name: str, value: int, least: int = 1) -> int:
     """Return ``value`` as int, or raise ValueError if it is not a whole number of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
@@ -235,42 +228,6 @@ def check_delta(delta: float, ledger: Ledger) -> None:
         )
 
 
-def check_share(share: float) -> None:
-    """Raise ValueError if a share leaves nothing for the generator or for the weights."""
-    if not 0 < share < 1:
-        raise ValueError(
-            f"share must be in (0, 1), the generator's part of epsilon; got {share!r}. Pass for example 0.3."
-        )
-
-
-@dataclass(frozen=True)
-class GivenTable:
-    """A table that was made elsewhere, used instead of a generator; its declared cost is charged."""
-
-    table: SyntheticTable
-    owed: tuple[Event, ...]
-
-    reads_blocks: ClassVar[bool] = True
-    #: A declared cost needs no part of the release's delta.
-    pure = True
-
-    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
-        """Return the events of the table's declared cost."""
-        return self.owed
-
-    def fit(self, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0) -> GivenTable:
-        """Register the table in the ledger, and charge its declared cost."""
-        admit(self.table, ledger)
-        return self
-
-    def sample(self, n: int, *, random_seed: int | np.random.Generator | None = None) -> SyntheticTable:
-        """Return the table."""
-        return self.table
-
-    def __repr__(self) -> str:
-        return f"{self.table.origin or 'unknown origin'}, {len(self.table)} rows"
-
-
 def warn_of_delta(delta: float, units: str, n: int, *, stacklevel: int = 3) -> None:
     """Warn if `publish` will refuse delta, because it is so large; the warning points at the caller's caller."""
     if delta >= 1 / n:
@@ -281,38 +238,3 @@ def warn_of_delta(delta: float, units: str, n: int, *, stacklevel: int = 3) -> N
             PrivacyWarning,
             stacklevel=stacklevel,
         )
-
-
-def warn_of_noise(
-    facts: PublicFacts,
-    generator: Generator | GivenTable,
-    weights: WeightEstimator,
-    epsilon: float,
-    delta: float,
-    share: float,
-) -> None:
-    """Warn, before anything is charged, if the plan expects that few regressions will be calibrated."""
-    if not isinstance(weights, TiltWeights | StagedTilt) or isinstance(generator, GivenTable):
-        return
-    about: dict[str, Any] = {"adjacency": facts.adjacency, "rows_per_user": facts.rows_per_user}
-    about |= {"generator": generator, "weights": weights, "epsilon": epsilon, "delta": delta, "share": share}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PrivacyWarning)
-        expected = plan(facts.schema, facts.n_private, **about)
-    if expected.warning:
-        warnings.warn(expected.warning, CalibrationWarning, stacklevel=4)  # points at the caller of `iwbayes.publish`
-
-
-def check_algorithms(generator: Generator, weights: WeightEstimator, private: PrivateTable) -> None:
-    """Raise unless generator and weights are of the right types, and work together and with the table."""
-    for name, value, fits in (("generator", generator, is_generator), ("weights", weights, is_weight_estimator)):
-        if not fits(value):
-            got = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
-            raise TypeError(f"{name} must have pure, events() and fit(); got {got}. Pass an instance.")
-    if needs_generator(weights) and not getattr(generator, "gives_log_ratio", False):
-        raise ValueError(
-            f"{type(weights).__name__} needs the generator's discriminator, and {type(generator).__name__} has no "
-            f"discriminator with log odds. Use a GAN with loss='logistic', or different weights."
-        )
-    for algorithm in (generator, weights):
-        check_rows_at_hand(algorithm, private)

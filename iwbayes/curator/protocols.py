@@ -1,4 +1,4 @@
-"""Interfaces that generators and weight estimators implement, so that publish() can use them."""
+"""Interfaces that generators and weight providers implement, so that publish() can use them."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class FittedGenerator(Protocol):
 
 
 class _Algorithm(Protocol):
-    """The common part of generators and weight estimators."""
+    """The common part of generators and weight providers."""
 
     @property
     def pure(self) -> bool:
@@ -133,9 +133,9 @@ class Generator(_Algorithm, Protocol):
         """Charge the ledger, then learn from the private rows."""
 
 
-def is_weight_estimator(algorithm: object) -> bool:
-    """Tell whether an object is an instance with a weight estimator's methods: its `fit` takes synthetic rows."""
-    return _has_methods(algorithm, WeightEstimator, weighs=True)
+def is_weight_provider(algorithm: object) -> bool:
+    """Tell whether an object is an instance with a weight provider's methods: its `fit` takes synthetic rows."""
+    return _has_methods(algorithm, WeightProvider, weighs=True)
 
 
 def is_generator(algorithm: object) -> bool:
@@ -150,8 +150,8 @@ def _has_methods(algorithm: object, protocol: type, *, weighs: bool) -> bool:
 
 
 def needs_generator(weights: object) -> bool:
-    """Tell whether a weight estimator needs a fitted generator first."""
-    return isinstance(weights, GeneratorsEstimator) and weights.needs_generator
+    """Tell whether a weight provider needs a fitted generator first."""
+    return isinstance(weights, GeneratorsProvider) and weights.needs_generator
 
 
 def reads_blocks(algorithm: object) -> bool:
@@ -184,8 +184,8 @@ class LogRatio(Protocol):
 
 
 @runtime_checkable
-class WeightEstimator(_Algorithm, Protocol):
-    """A weight estimator: an object with settings only. `fit` returns new weights."""
+class WeightProvider(_Algorithm, Protocol):
+    """A weight provider: an object with settings only. `fit` returns new weights."""
 
     def fit(
         self, private: PrivateTable, synthetic: SyntheticTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0
@@ -194,20 +194,20 @@ class WeightEstimator(_Algorithm, Protocol):
 
 
 @runtime_checkable
-class GeneratorsEstimator(WeightEstimator, Protocol):
-    """A weight estimator that may use the log ratio of the fitted generator."""
+class GeneratorsProvider(WeightProvider, Protocol):
+    """A weight provider that may use the log ratio of the fitted generator."""
 
     @property
     def needs_generator(self) -> bool:
-        """Whether the estimator needs a fitted generator first."""
+        """Whether the weight provider needs a fitted generator first."""
 
-    def with_generator(self, fitted: LogRatio) -> WeightEstimator:
-        """Return the estimator with this fitted generator, if it needs one."""
+    def with_generator(self, fitted: LogRatio) -> WeightProvider:
+        """Return the weight provider with this fitted generator, if it needs one."""
 
 
 @runtime_checkable
-class RatioEstimator(WeightEstimator, Protocol):
-    """A weight estimator that learns the log ratio as a function of the row, not only the weights of given rows."""
+class RatioProvider(WeightProvider, Protocol):
+    """A weight provider that learns the log ratio as a function of the row, not only the weights of given rows."""
 
     def fit_ratio(
         self, private: PrivateTable, synthetic: SyntheticTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0

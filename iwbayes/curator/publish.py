@@ -6,33 +6,27 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from iwbayes._warnings import CalibrationWarning
 from iwbayes.curator.contribution import bound_contributions, bounding_events, check_bounding
-from iwbayes.curator.estimators.tilting.staged import StagedTilt
-from iwbayes.curator.estimators.tilting.tilt import TiltWeights
+from iwbayes.curator.expected_noise import noise_warning
 from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
-from iwbayes.curator.pipeline import Pipeline
-from iwbayes.curator.plan import (
-    ROWS_PER_PRIVATE_ROW,
-    GivenTable,
-    check_algorithms,
-    check_delta,
-    check_share,
-    check_whole,
-    joint_events,
-    own_delta,
-    warn_of_noise,
-)
+from iwbayes.curator.named_models import weights_for
+from iwbayes.curator.pipeline import GivenTable, JointEvents, Pipeline, check_algorithms
+from iwbayes.curator.plan import ROWS_PER_PRIVATE_ROW, check_delta, check_whole
 from iwbayes.curator.privacy.accounting import check_budget, largest_scale, noise_event
 from iwbayes.curator.privacy.declared import owed_events
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.noise import NoiseSource
 from iwbayes.curator.progress import stages
-from iwbayes.curator.protocols import Generator, PublicFacts, WeightEstimator
+from iwbayes.curator.protocols import Generator, PublicFacts, WeightProvider
 from iwbayes.curator.settings import in_words
+from iwbayes.curator.weight_providers.staged import StagedTilt
+from iwbayes.curator.weight_providers.tilt import TiltWeights
+from iwbayes.features.scores import ScoreModel
 from iwbayes.release import Release
 from iwbayes.statement import RowAdjacency
 from iwbayes.tables import PrivateTable, SyntheticTable
@@ -56,7 +50,9 @@ def publish(
     delta: float,
     n_synthetic: int | None = None,
     generator: Generator | SyntheticTable | None = None,
-    weights: WeightEstimator | None = None,
+    weights: WeightProvider | None = None,
+    for_models: Sequence[str | ScoreModel] = (),
+    response: str | None = None,
     share: float = 0.3,
     adjacency: RowAdjacency = "replace-one",
     ledger: Ledger | None = None,
@@ -65,39 +61,111 @@ def publish(
     random_seed: int | np.random.Generator | None = None,
     progressbar: bool = True,
 ) -> Release:
-    """Publish a synthetic table with private weights; see `iwbayes.publish`, which also accepts models."""
+    """Publish a synthetic table with private weights under one privacy budget.
+
+    Generator and weights share the budget. Their nominal epsilons are proportional to ``share`` and ``1 - share``, and
+    as large as the joint privacy loss distribution allows within (epsilon, delta).
+
+    Parameters
+    ----------
+    private : PrivateTable
+        The private rows. If users own several rows, call `bound_contributions` first and pass its ledger, or use
+        `publish_users`.
+    epsilon, delta : float
+        Privacy budget of this release.
+    n_synthetic : int, optional
+        Number of synthetic rows. The default is five per private row; there is no default for rows in a Dask frame.
+        More synthetic rows never make a posterior narrower than the posterior from the private rows, because the
+        weights of an analysis sum to the number of private rows.
+    generator : Generator or SyntheticTable, optional
+        Generator of the synthetic rows, by default `BayesNet()`. A generator that benefits from delta uses all of it.
+        You can also pass a table made elsewhere: all its rows are published, and its declared cost is part of the
+        budget.
+    weights : WeightProvider, optional
+        Weight estimator. The default is `TiltWeights()`, or `StagedTilt` if models are named; both use all of delta.
+        ``DiscriminatorWeights()`` uses the discriminator of the generator and costs nothing in addition.
+    for_models : sequence of str or ScoreModel, default ()
+        Models that analysts will fit: regression formulas such as ``["y ~ a + b"]``, or models from `iwbayes.model`.
+        The weights then measure the mean scores of these models, in stages, and nothing else; see `StagedTilt`. With
+        ``weights=TiltWeights(...)``, for example at delta 0, they measure the products of columns that the formulas
+        use.
+    response : str, optional
+        Name of a column. The regression of this column on all others (main effects) is added to `for_models`.
+    share : float, default 0.3
+        Share of epsilon for the generator, in (0, 1).
+    adjacency : {"replace-one", "zero-out"}, default "replace-one"
+        Adjacency of the new ledger. A ledger that you pass keeps its adjacency.
+    ledger : Ledger, optional
+        Ledger to charge. The release must fit in its remaining budget, and the privacy statement covers all its
+        charges. The whole release is charged before any noise is drawn. The ledger is locked until the release is
+        finished, and other releases wait.
+    noise : NoiseSource, optional
+        Noise source of a new ledger, by default `SystemNoise()`.
+    allow_large_delta : bool, default False
+        Accept a delta of one over the number of rows or more, which does not protect single rows. The statement names
+        it. A ledger that you pass has its own setting.
+    random_seed : int or numpy.random.Generator, optional
+        Seed for sampling the synthetic rows. It never affects the privacy noise.
+    progressbar : bool, default True
+        Show progress if the error stream is a terminal.
+
+    Returns
+    -------
+    Release
+        Synthetic rows, weights and privacy statement.
+
+    Raises
+    ------
+    BudgetExceeded
+        If the release does not fit in the ledger, or has a larger delta. No noise is drawn.
+    TypeError, ValueError
+        If an argument is invalid, or the delta of the release or the ledger is at least one over the number of rows (or
+        users). Nothing is charged.
+
+    Warns
+    -----
+    CalibrationWarning
+        If the budget is too small to measure products of columns, so few regressions will be calibrated. It is raised
+        before anything is charged. Name your regressions in `for_models`.
+
+    Examples
+    --------
+    >>> import iwbayes as iw
+    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
+    >>> private = iw.PrivateTable(people.frame, people.schema)
+    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, for_models=["y ~ x + z"], progressbar=False)
+    >>> release.weights.method
+    'StagedTilt(scores of y ~ x + z)'
+    """
+    weights = weights_for(weights, for_models, response, getattr(private, "schema", None))
     generator = BayesNet() if generator is None else generator
     if isinstance(generator, SyntheticTable):
         generator = GivenTable(generator, owed_events(generator, ledger if isinstance(ledger, Ledger) else None))
-    weights = TiltWeights() if weights is None else weights
     epsilon, delta = check_budget(epsilon, delta)
-    n = _check_arguments(private, generator, weights, n_synthetic, share, ledger, adjacency, noise, delta)
+    n = _check_arguments(private, generator, weights, n_synthetic, ledger, adjacency, noise, delta)
     check_permission(ledger, allow_large_delta)
     sampler = np.random.default_rng(random_seed)
     if ledger is None:
         ledger = Ledger(epsilon, delta, adjacency, noise=noise, allow_large_delta=allow_large_delta)
     facts = PublicFacts.of(private, None, ledger, n_synthetic=n)
-    warn_of_noise(facts, generator, weights, epsilon, delta, share)
-    if isinstance(generator, GivenTable):
-        share = 0.0  # a given table needs no share of the budget
-        if isinstance(weights, StagedTilt):
-            weights.check_rows(generator.table, facts.n_private)
-    if not weights.events(facts, epsilon=(1 - share) * epsilon, delta=own_delta(weights, delta)):
-        share = 1.0  # weights that cost nothing need no share either
-    events = joint_events(facts, generator, weights, share, epsilon, delta)
+    if isinstance(generator, GivenTable) and isinstance(weights, StagedTilt):
+        weights.check_rows(generator.table, facts.n_private)
+    events = JointEvents(facts, generator, weights, share, epsilon, delta)
     words = {"generator": in_words(generator), "weights": in_words(weights)}
     with stages(progressbar, "publishing", _STAGES) as step:
         step("waiting for the ledger")
         with ledger.exclusive():
             step("calibrating the noise")
             t = largest_scale(events, epsilon, delta, cost=partial(ledger.price_of_release, delta=delta))
+            own, rest = events.parts(t)
+            # before the charge: where warnings are errors, the release ends here and nothing is spent
+            if not isinstance(generator, GivenTable) and (said := noise_warning(weights, facts, rest, delta)):
+                warnings.warn(said, CalibrationWarning, stacklevel=2)
             account = ledger.charge_release(*events(t), delta=delta)
-            own = share * t * epsilon if share > 0 else epsilon
-            rest = (1 - share) * t * epsilon if share < 1 else epsilon
             pipeline = Pipeline(generator, weights, own, rest, delta, n)
             _, synthetic, weighted = pipeline.run(private, account, sampler, step)
             statement = replace(ledger.statement(), on_undeclared=private.on_undeclared)
-    recipe = {**words, "share": share, "calibration": t, "settings": pipeline.to_data()}
+    recipe: dict[str, Any] = {**words, "share": events.share, "calibration": t, "settings": pipeline.to_data()}
     if isinstance(weights, TiltWeights) and weights.for_models:
         recipe["for_models"] = list(weights.for_models)
     if isinstance(weights, StagedTilt):
@@ -108,9 +176,8 @@ def publish(
 def _check_arguments(
     private: PrivateTable,
     generator: Generator,
-    weights: WeightEstimator,
+    weights: WeightProvider,
     n_synthetic: int | None,
-    share: float,
     ledger: Ledger | None,
     adjacency: RowAdjacency,
     noise: NoiseSource | None,
@@ -139,7 +206,6 @@ def _check_arguments(
         if n != rows:
             raise ValueError(f"all {rows} rows of the given table are published; got n_synthetic={n!r}. Leave it out.")
     n = check_whole("n_synthetic", n)
-    check_share(share)
     if ledger is None:
         return n
     if noise is not None:
@@ -184,14 +250,63 @@ def publish_users(
     bound_share: float = BOUND_SHARE,
     n_synthetic: int | None = None,
     generator: Generator | None = None,
-    weights: WeightEstimator | None = None,
+    weights: WeightProvider | None = None,
+    for_models: Sequence[str | ScoreModel] = (),
+    response: str | None = None,
     share: float = 0.3,
     ledger: Ledger | None = None,
     allow_large_delta: bool = False,
     random_seed: int | np.random.Generator | None = None,
     progressbar: bool = True,
 ) -> Release:
-    """Bound the number of rows per user, then publish; see `iwbayes.publish_users`."""
+    """Publish a table in which users own several rows, with user-level privacy.
+
+    First, `bound_contributions` keeps at most tau rows of each user; tau is chosen privately from a public grid. Then
+    `publish` makes the release. Both steps must fit in the budget before either is charged.
+
+    Parameters
+    ----------
+    private : PrivateTable
+        Table with a user column, before its contributions are bounded.
+    epsilon, delta : float
+        Privacy budget of both steps together.
+    grid : sequence of int, default (1, 2, 4, 8)
+        Candidates for tau in increasing order. Choose them without looking at the rows.
+    bound_share : float
+        Share of epsilon for choosing tau and counting the rows, in (0, 1).
+    n_synthetic, generator, weights, for_models, response, share, allow_large_delta, random_seed, progressbar
+        As in `publish`.
+    ledger : Ledger, optional
+        Ledger with adjacency "replace-user". The default is a new ledger with this budget.
+
+    Returns
+    -------
+    Release
+        Synthetic rows, weights and privacy statement.
+
+    Raises
+    ------
+    BudgetExceeded
+        If both steps together do not fit in the ledger. Nothing is charged and no noise is drawn.
+    TypeError, ValueError
+        If an argument is invalid; see `bound_contributions` and `publish`.
+
+    Notes
+    -----
+    Calibrated intervals for these releases are out of scope: rows of one person are similar, and no interval in this
+    package accounts for that. Every fit says "not calibrated". Its intervals describe the rows, not the people.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> import iwbayes as iw
+    >>> visits = pd.DataFrame({"person": range(60), "cost": [float(i % 9) for i in range(60)]})
+    >>> private = iw.PrivateTable(visits, iw.Schema(iw.Real("cost", 0, 10)), user="person")
+    >>> release = iw.publish_users(private, epsilon=1, delta=1e-6, grid=[1], n_synthetic=50, progressbar=False)
+    >>> release.statement.adjacency, release.certified
+    ('replace-user', True)
+    """
+    weights = weights_for(weights, for_models, response, getattr(private, "schema", None))
     epsilon, delta = check_budget(epsilon, delta)
     check_permission(ledger, allow_large_delta)
     if ledger is None:
@@ -200,15 +315,15 @@ def publish_users(
     check_delta(delta, ledger)
     left = release_epsilon(epsilon, delta, len(grid), ledger, bound_share=bound_share)
     generator = BayesNet() if generator is None else generator
-    estimator = TiltWeights() if weights is None else weights
     # run the checks of publish() now, while nothing is charged
-    check_algorithms(generator, estimator, private)
-    check_share(share)
+    check_algorithms(generator, weights, private)
     check_n_synthetic(private, n_synthetic)
     n = 1 if n_synthetic is None else check_whole("n_synthetic", n_synthetic)
     facts = PublicFacts(private.schema, private.n_users, n, "replace-user", max(grid), private.n_users)
-    joint_events(facts, generator, estimator, share, left, delta)(1.0)
-    warn_of_noise(facts, generator, estimator, left, delta, share)
+    events = JointEvents(facts, generator, weights, share, left, delta)
+    t = largest_scale(events, left, delta, adjacency="replace-user")
+    if said := noise_warning(weights, facts, events.parts(t)[1], delta):
+        warnings.warn(said, CalibrationWarning, stacklevel=2)
     bounding = bounding_events(bound_share * epsilon, len(grid))
     ledger.check_releases(bounding, [noise_event("release", left, delta)])
     bounded = bound_contributions(private, ledger, epsilon=bound_share * epsilon, grid=grid)
@@ -220,7 +335,7 @@ def publish_users(
             delta=delta,
             n_synthetic=n_synthetic,
             generator=generator,
-            weights=estimator,
+            weights=weights,
             share=share,
             ledger=ledger,
             random_seed=random_seed,

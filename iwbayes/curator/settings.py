@@ -1,4 +1,4 @@
-"""Settings of generators and estimators as plain data, which a release contains so that anyone can replay it."""
+"""Settings of generators and weight providers as plain data, which a release contains so that anyone can replay it."""
 
 from __future__ import annotations
 
@@ -13,26 +13,29 @@ from iwbayes.features.scores import ScoreModel
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights
 
-#: Algorithms that a release can name, and their modules. A name in a file never imports any other module.
+#: Algorithms that a release can name, and their modules. A name in a file never imports any other module. The published
+#: methods of `iwbayes.paper` are used outside of it by these two lists only.
 _HOMES = {
     "AIM": "iwbayes.curator.generators.aim.aim",
     "MST": "iwbayes.curator.generators.aim.mst",
     "BayesNet": "iwbayes.curator.generators.bayesnet.bayesnet",
     "Mixture": "iwbayes.curator.generators.mixture.mixture",
-    "GAN": "iwbayes.curator.generators.adversarial.gan",
-    "CGAN": "iwbayes.curator.generators.adversarial.gan",
-    "DPGAN": "iwbayes.curator.generators.adversarial.gan",
-    "DPCGAN": "iwbayes.curator.generators.adversarial.gan",
-    "PATEGAN": "iwbayes.curator.generators.pate.pate",
-    "TiltWeights": "iwbayes.curator.estimators.tilting.tilt",
-    "StagedTilt": "iwbayes.curator.estimators.tilting.staged",
-    "LogisticWeights": "iwbayes.curator.estimators.logistic",
-    "NeuralWeights": "iwbayes.curator.estimators.neural",
-    "BetaCalibratedWeights": "iwbayes.curator.estimators.beta",
-    "OutputNoiseWeights": "iwbayes.curator.estimators.output",
-    "DiscriminatorWeights": "iwbayes.curator.estimators.fixed",
-    "UniformWeights": "iwbayes.curator.estimators.fixed",
+    "GAN": "iwbayes.paper.adversarial.gan",
+    "CGAN": "iwbayes.paper.adversarial.gan",
+    "DPGAN": "iwbayes.paper.adversarial.gan",
+    "DPCGAN": "iwbayes.paper.adversarial.gan",
+    "PATEGAN": "iwbayes.paper.pate.pate",
+    "TiltWeights": "iwbayes.curator.weight_providers.tilt",
+    "StagedTilt": "iwbayes.curator.weight_providers.staged",
+    "LogisticWeights": "iwbayes.paper.logistic_weights",
+    "NeuralWeights": "iwbayes.paper.neural_weights",
+    "BetaCalibratedWeights": "iwbayes.paper.beta_weights",
+    "OutputNoiseWeights": "iwbayes.paper.output_noise",
+    "DiscriminatorWeights": "iwbayes.paper.given_ratio",
+    "UniformWeights": "iwbayes.curator.weight_providers.uniform",
 }
+#: Published methods that an algorithm runs if its settings name them, and their classes.
+_METHODS = {("Mixture", "variational"): ("iwbayes.paper.variational", "PrivateVariational")}
 #: Key of the name of an algorithm.
 NAME = "algorithm"
 #: Setting that contains models; the analyst's side creates them.
@@ -42,7 +45,7 @@ _LEFT_OUT = ("random_seed", "progressbar", "device")
 
 
 def to_data(algorithm: object) -> dict[str, Any] | None:
-    """Return name and settings of a generator or an estimator as plain JSON values.
+    """Return name and settings of a generator or a weight provider as plain JSON values.
 
     Return None if the algorithm is not in this package, or if a setting is not a plain value: given weights, a network,
     a function. Raise TypeError if the data of a model are not plain values.
@@ -66,7 +69,7 @@ def to_data(algorithm: object) -> dict[str, Any] | None:
 
 
 def in_words(algorithm: object) -> str:
-    """Return name and settings of a generator or an estimator as text; the name alone if they are not plain values.
+    """Return name and settings of a generator or a weight provider as text, or the name if they are not plain values.
 
     No `repr` of an object is in it: that of a function or a table may contain private cells.
     """
@@ -121,7 +124,7 @@ def _models(data: Any, make_model: Callable[..., ScoreModel] | None) -> tuple[Sc
 
 
 def seeded(part: Any, seed: int) -> Any:
-    """Set every `random_seed` that is None in a generator or an estimator, and in its parts."""
+    """Set every `random_seed` that is None in a generator or a weight provider, and in its parts."""
     if not is_dataclass(part) or isinstance(part, type | SyntheticTable | Weights):
         return part
     own = {field.name: getattr(part, field.name) for field in fields(part) if field.init}
@@ -136,6 +139,12 @@ def seeded(part: Any, seed: int) -> Any:
 def _class(name: str) -> type:
     """Return the class of an algorithm; this loads torch for the algorithms that train in it."""
     return getattr(import_module(_HOMES[name]), name)  # type: ignore[no-any-return]
+
+
+def method_of(algorithm: str, method: str) -> Any:
+    """Return the class of a published method that an algorithm runs if its settings name it."""
+    module, name = _METHODS[algorithm, method]
+    return getattr(import_module(module), name)
 
 
 def _plain_model(model: ScoreModel) -> Any:

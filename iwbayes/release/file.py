@@ -26,9 +26,7 @@ from iwbayes.weights import Weights
 #: Read once, because a process may later lose permission to read installed packages.
 PACKAGE_VERSION = version("iwbayes")
 FORMAT = "iwbayes release"
-FORMAT_VERSION = 6
-#: Largest number of factors of a term in a file of version 2.
-_DEGREE_OF_2 = 6
+FORMAT_VERSION = 1
 #: Measurements inside the measurement of a tilt.
 _PARTS = ("held_back", "columns")
 MANIFEST, TABLE, WEIGHTS, MEASUREMENTS = "manifest.json", "table.parquet", "weights.npz", "measurements.npz"
@@ -45,13 +43,13 @@ def to_bytes(
         members[MEASUREMENTS] = pack_arrays(arrays)
     manifest = {
         "format": FORMAT,
-        "format_version": _version_needed(measurement, statement),
+        "format_version": FORMAT_VERSION,
         "package_version": PACKAGE_VERSION,
         "schema": synthetic.schema.to_dict(),
         "n_private": n_private,
         "n_synthetic": len(synthetic),
         "origin": synthetic.origin,
-        "statement": _plain_statement(statement),
+        "statement": statement.to_dict(),
         "weights": {"method": weights.method, "steps": list(weights.steps), "measurement": settings},
         "recipe": recipe,
         "members": {name: _seal(content) for name, content in members.items()},
@@ -68,38 +66,6 @@ def to_bytes(
 
 def _seal(content: bytes) -> dict[str, Any]:
     return {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
-
-
-def _plain_statement(statement: PrivacyStatement) -> dict[str, Any]:
-    """Return the statement without keys that old versions cannot read, if their values are what old versions assume."""
-    granted = {"on_undeclared": "refuse", "rule": None, "budget": None}
-    content = statement.to_dict()
-    return {key: value for key, value in content.items() if key not in granted or value != granted[key]}
-
-
-def _version_needed(measurement: Measurement | None, statement: PrivacyStatement) -> int:
-    """Return the oldest format version that can store the content.
-
-    Version 2 added explicit terms. Version 3 added longer terms and held-back tests. Version 4 added the options for
-    cells that do not fit, the rules of ledgers, and the coefficients of tilts. Version 5 added features of rows.
-    Version 6 added the columns that early stages measured.
-    """
-    features = None if measurement is None else measurement.features
-    if measurement is not None and measurement.columns is not None:
-        return 6
-    if isinstance(features, RowFeatures):
-        return 5
-    tilts = measurement is not None and measurement.coefficients is not None
-    if statement.on_undeclared != "refuse" or statement.rule is not None or tilts:
-        return 4
-    if measurement is None or features is None:
-        return 1
-    terms = features.terms
-    if measurement.held_back is not None:
-        return 3
-    if isinstance(terms, str):
-        return 1
-    return 2 if max(map(len, terms)) <= _DEGREE_OF_2 else 3
 
 
 def _plain_number(value: Any) -> Any:
@@ -202,8 +168,8 @@ def _measurement_to_parts(measurement: Measurement) -> tuple[dict[str, Any], dic
         "features": features,
         "n_private": int(measurement.n_private),
     }
-    if math.isfinite(measurement.row_error):
-        settings["row_error"] = float(measurement.row_error)
+    if math.isfinite(measurement.misfit):
+        settings["misfit"] = float(measurement.misfit)
     if measurement.coefficients is not None:
         settings["coefficients"] = True
         arrays["coefficients"] = measurement.coefficients
@@ -272,7 +238,7 @@ def _read_measurement(
         features=features,
         n_private=_checked(settings, "n_private", int),
         coefficients=own.get("coefficients"),
-        row_error=_checked(settings, "row_error", float) if "row_error" in settings else math.nan,
+        misfit=_checked(settings, "misfit", float) if "misfit" in settings else math.nan,
         **{part: _read_measurement(arrays, other, schema, f"{part}_") for part, other in parts.items()},
     )
 
@@ -291,10 +257,10 @@ def _read_statement(content: Any) -> PrivacyStatement:
             if event.get(key) is not None:
                 _number(event, key)
     _checked(content, "certified", bool)
-    for key in ("on_undeclared", "rule"):
-        if key in content:
-            _checked(content, key, str)
-    for part in _checked(content, "budget", list) if "budget" in content else ():
+    _checked(content, "on_undeclared", str)
+    if content["rule"] is not None:
+        _checked(content, "rule", str)
+    for part in _checked(content, "budget", list) if content["budget"] is not None else ():
         if part != INFINITE:
             _number({"budget": part}, "budget")
     if not all(isinstance(note, str) for note in _checked(content, "notes", list)):

@@ -32,7 +32,7 @@ from iwbayes.release.verdict import judged
 from iwbayes.statement import PrivacyStatement
 from iwbayes.tables import SyntheticTable
 from iwbayes.tables.reference_levels import rare_references
-from iwbayes.weights import Weights
+from iwbayes.weights import Weights, systematic_indices
 
 
 class ReleaseError(ValueError):
@@ -73,8 +73,7 @@ class Release:
     recipe : dict, optional
         Settings of the release, as plain JSON values.
     format_version : int
-        Newest format of release files that this package supports. A file uses the oldest format that can store its
-        content.
+        Format of release files.
 
     Raises
     ------
@@ -255,8 +254,9 @@ class Release:
         Returns
         -------
         SyntheticTable
-            The drawn rows. A row can appear several times; its count differs from its expectation by less than one (see
-            `Weights.resample`). Intervals from these rows do not account for the noise in the weights.
+            The drawn rows in random order. A row can appear several times; its count differs from its expectation by
+            less than one (systematic resampling). Several weight draws are averaged. Intervals from these rows do not
+            account for the noise in the weights.
 
         Raises
         ------
@@ -273,7 +273,12 @@ class Release:
         200
         """
         n = self.n_private if n is None else n
-        return self.weights.resample(self.synthetic, n=n, random_seed=random_seed)
+        if n < 1:
+            raise ValueError(f"n must be at least 1; got {n}.")
+        rng = np.random.default_rng(random_seed)
+        chosen = rng.permutation(systematic_indices(self.weights.values, n, rng))
+        table = self.synthetic
+        return SyntheticTable(table.frame.iloc[chosen].reset_index(drop=True), table.schema, origin=table.origin)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False, allow_uncertified: bool = False) -> Path:
         """Write the release to a file, completely or not at all.

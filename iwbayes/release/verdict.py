@@ -8,7 +8,7 @@ from typing import Any
 from iwbayes.features import FeatureMap
 from iwbayes.measurement import MEAN_OF_FEATURES, noise_advice, noise_in_words
 from iwbayes.statement import PrivacyStatement
-from iwbayes.weights import ESS_LIMIT, HARMLESS_STEPS, Weights
+from iwbayes.weights import ESS_LIMIT, Weights
 
 #: Description of the measured features, by the name of their set.
 _MEASURED = {
@@ -21,15 +21,14 @@ _MEASURED = {
 def judged(weights: Weights, statement: PrivacyStatement, recipe: Mapping[str, Any]) -> tuple[str, str]:
     """Return the verdict on a release and the next step. Each fit has a separate verdict."""
     measurement = weights.measurement
-    changed = [step for step in weights.steps if step not in HARMLESS_STEPS]
     if statement.adjacency == "replace-user":
         verdict = "users own several rows, so no interval is calibrated"
         return verdict, "call fit(formula, release), and read its intervals as descriptions of the rows"
     if measurement is None or measurement.name != MEAN_OF_FEATURES or measurement.features is None:
         verdict = f"{weights.method} weights have no tilt measurement, so no interval accounts for their noise"
         return verdict, "for calibrated intervals, publish with TiltWeights(), the default"
-    if changed:
-        verdict = f"the weights were changed ({', '.join(changed)}), so no interval accounts for their noise"
+    if weights.steps:
+        verdict = f"the weights were changed ({', '.join(weights.steps)}), so no interval accounts for their noise"
         return verdict, "for calibrated intervals, use the weights as they were released"
     features, ratio = measurement.features, measurement.noise_ratio
     own = features.terms if isinstance(features, FeatureMap) else None

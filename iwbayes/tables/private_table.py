@@ -34,9 +34,6 @@ class PrivateTable(Frozen):
         cell. "other" makes it the level "other" of a Categorical whose levels are text, and a missing cell in all other
         columns. "missing" and "other" also round fractions in an Integer column. Choose the option before you read the
         rows, because it changes the published schema; see Notes.
-    survey_weights : None
-        Not supported. Survey design weights are refused: a row could influence the result in proportion to its weight,
-        so the stated sensitivities would be wrong, and the weights themselves are private values.
 
     Attributes
     ----------
@@ -49,8 +46,7 @@ class PrivateTable(Frozen):
     ------
     TypeError, ValueError
         If the rows do not fit the declaration (see `Schema.conform`); the message names the column, never a value. If
-        the user column is missing, incomplete or part of the schema. If ``on_undeclared`` is invalid, or survey weights
-        are passed.
+        the user column is missing, incomplete or part of the schema. If ``on_undeclared`` is invalid.
 
     Notes
     -----
@@ -90,22 +86,10 @@ class PrivateTable(Frozen):
     rows_per_user: int | None
 
     def __init__(
-        self,
-        frame: pd.DataFrame,
-        schema: Schema,
-        *,
-        user: str | None = None,
-        on_undeclared: str = "refuse",
-        survey_weights: Any = None,
+        self, frame: pd.DataFrame, schema: Schema, *, user: str | None = None, on_undeclared: str = "refuse"
     ) -> None:
         check_schema(schema)
         published = schema.admitting(on_undeclared)  # before any row is read
-        if survey_weights is not None:
-            raise ValueError(
-                "survey design weights of private rows are out of scope: the influence of a row would grow with its "
-                "weight beyond the stated sensitivity, and the weights are private themselves. "
-                "Declare the design variables as columns and model them, or publish the rows unweighted."
-            )
         users = None
         if user is not None:
             if not isinstance(frame, pd.DataFrame):

@@ -1,4 +1,4 @@
-"""One contract for every generator and every weight estimator: join the lists of `algorithms.py` to be tested."""
+"""One contract for every generator and every weight provider: join the lists of `algorithms.py` to be tested."""
 
 import json
 import pickle
@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from algorithms import CANARY_AGE, CANARY_VISITS, ESTIMATORS, GENERATORS, MISSING_SHARE, SCHEMA, Entry, rows
+from algorithms import CANARY_AGE, CANARY_VISITS, GENERATORS, MISSING_SHARE, PROVIDERS, SCHEMA, Entry, rows
 from factories import synthetic_table
 from looks import looks_at_rows
 
 import iwbayes as iw
-from iwbayes.analyst.regression.scores import RegressionModel
 from iwbayes.curator.contribution import bound_contributions
-from iwbayes.curator.estimators.fixed import DiscriminatorWeights, UniformWeights
 from iwbayes.curator.privacy.ledger import BudgetExceeded, Ledger
 from iwbayes.curator.privacy.noise import SeededNoise
 from iwbayes.curator.protocols import (
@@ -25,21 +23,24 @@ from iwbayes.curator.protocols import (
     Generator,
     LogRatio,
     PublicFacts,
-    WeightEstimator,
+    WeightProvider,
     is_generator,
-    is_weight_estimator,
+    is_weight_provider,
 )
 from iwbayes.curator.settings import from_data, to_data
+from iwbayes.curator.weight_providers.uniform import UniformWeights
 from iwbayes.measurement import Measurement
+from iwbayes.models.regression_scores import RegressionModel
+from iwbayes.paper.given_ratio import DiscriminatorWeights
 from iwbayes.schema import Real, Schema
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.weights import Weights
 
-ALL = GENERATORS + ESTIMATORS
+ALL = GENERATORS + PROVIDERS
 CHARGED = [entry for entry in ALL if not entry.free]
 every_generator = pytest.mark.parametrize("entry", GENERATORS, ids=lambda entry: entry.name)
-every_estimator = pytest.mark.parametrize("entry", ESTIMATORS, ids=lambda entry: entry.name)
+every_provider = pytest.mark.parametrize("entry", PROVIDERS, ids=lambda entry: entry.name)
 every_entry = pytest.mark.parametrize("entry", ALL, ids=lambda entry: entry.name)
 every_charged_entry = pytest.mark.parametrize("entry", CHARGED, ids=lambda entry: entry.name)
 every_noisy_entry = pytest.mark.parametrize("entry", [e for e in CHARGED if e.noisy], ids=lambda entry: entry.name)
@@ -111,7 +112,7 @@ def recorded(epsilon: float, delta: float, adjacency: str = "replace-one", **set
 
 
 def run(entry: Entry, private: PrivateTable, synthetic: SyntheticTable, ledger: Ledger, **budget: float) -> Any:
-    """Fit a generator or an estimator alike."""
+    """Fit a generator or a weight provider alike."""
     settings = entry.make()
     entry.prepare(ledger)
     inputs = (private,) if entry in GENERATORS else (private, synthetic)
@@ -165,12 +166,12 @@ def assert_same(left: Any, right: Any) -> None:
 
 
 def test_every_algorithm_is_in_the_lists():
-    """Whoever exports another generator or estimator adds it to the lists, from which these tests take them."""
-    listed = {type(entry.make()) for entry in (*GENERATORS, *ESTIMATORS)}
+    """Whoever exports another generator or provider adds it to the lists, from which these tests take them."""
+    listed = {type(entry.make()) for entry in (*GENERATORS, *PROVIDERS)}
     public = [getattr(space, name) for space in (iw, iw.paper) for name in space.__all__]
     algorithms = {item for item in public if isinstance(item, type) and {"events", "fit"} <= set(dir(item))}
     # the two protocols, and a query, whose result is no release
-    others = {Generator, WeightEstimator, iw.paper.PrivateLogisticRegression}
+    others = {Generator, WeightProvider, iw.paper.PrivateLogisticRegression}
     assert len(algorithms) > 15 and algorithms - others <= listed
 
 
@@ -269,9 +270,9 @@ def test_people_with_several_rows_are_protected_as_a_whole(entry, private, synth
         run(entry, bounded, synthetic, recorded(np.inf, 1e-5)[0])
 
 
-@every_estimator
-def test_an_estimator_weights_every_row(entry, private, synthetic, runs):
-    assert isinstance(entry.make(), WeightEstimator) and is_weight_estimator(entry.make())
+@every_provider
+def test_a_provider_weights_every_row(entry, private, synthetic, runs):
+    assert isinstance(entry.make(), WeightProvider) and is_weight_provider(entry.make())
     weights, _, _ = runs.of(entry)
     assert isinstance(weights, Weights)
     assert len(weights) == len(synthetic)
@@ -287,8 +288,8 @@ def test_an_estimator_weights_every_row(entry, private, synthetic, runs):
         assert measurement.features.transform(synthetic.frame).shape == (len(synthetic), measurement.noise.dim)
 
 
-@pytest.mark.parametrize("entry", [e for e in ESTIMATORS if not e.free], ids=lambda entry: entry.name)
-def test_an_estimator_weights_missing_cells(entry, private, synthetic):
+@pytest.mark.parametrize("entry", [e for e in PROVIDERS if not e.free], ids=lambda entry: entry.name)
+def test_a_provider_weights_missing_cells(entry, private, synthetic):
     """At a huge epsilon the weights carry the share of missing cells from .1 most of the way to .3."""
     entry = replace(entry, make=entry.sharp or entry.make)
     ledger = recorded(1000 * entry.room, 1e-5)[0]
@@ -377,8 +378,8 @@ def test_zero_out_is_charged_alike_and_needs_less_noise(entry, private, syntheti
         assert one_by_one(ledger.events) == one_by_one(declared(entry, adjacency))
         # the source sees units of a grid; where that follows the scale of the noise, it says nothing here
         found = {name: max(s for n, s, _ in noise.draws if n == name) for name in {n for n, _, _ in noise.draws}}
-        generators, estimators = ("laplace", "noisy_max", "floating_gaussian"), ("spherical", "floating_gaussian")
-        plain = generators if entry in GENERATORS else estimators
+        generators, providers = ("laplace", "noisy_max", "floating_gaussian"), ("spherical", "floating_gaussian")
+        plain = generators if entry in GENERATORS else providers
         scales[adjacency] = {name: found[name] for name in plain if name in found}
         if isinstance(fitted, Weights) and fitted.measurement is not None:
             features = fitted.measurement.features
@@ -444,8 +445,8 @@ def test_a_wrong_budget_is_refused_before_anything_happens(entry, private, synth
     assert_no_canary(caught.value)
 
 
-@every_estimator
-def test_an_estimator_refuses_another_schema(entry, private):
+@every_provider
+def test_a_provider_refuses_another_schema(entry, private):
     other = synthetic_table({"age": [1.0, 2.0]}, Schema(Real("age", 0, 100)))
     ledger, noise = recorded(entry.room, 1e-5)
     with pytest.raises(ValueError, match="schema") as caught:

@@ -16,13 +16,13 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import pytest
-from algorithms import ESTIMATORS, GENERATORS, SCHEMA, Entry, rows
+from algorithms import GENERATORS, PROVIDERS, SCHEMA, Entry, rows
 from factories import synthetic_table
 
 import iwbayes as iw
 from iwbayes.curator.auditing.replay import ReleaseRun
-from iwbayes.curator.estimators import logistic
 from iwbayes.curator.protocols import reads_blocks
+from iwbayes.paper import logistic_weights
 from iwbayes.schema import Schema
 
 pytestmark = [
@@ -111,9 +111,9 @@ def given() -> iw.SyntheticTable:
 
 GIVEN, BAYESNET = Entry("GivenTable", given), next(entry for entry in GENERATORS if entry.name == "BayesNet, delta")
 PRIVATE_GENERATORS = [GIVEN, *(entry for entry in GENERATORS if entry.noisy)]
-PRIVATE_ESTIMATORS = [entry for entry in ESTIMATORS if entry.noisy or entry.free]
+PRIVATE_PROVIDERS = [entry for entry in PROVIDERS if entry.noisy or entry.free]
 UNIFORM, LINEAR = (
-    next(entry for entry in ESTIMATORS if entry.name == name) for name in ("UniformWeights", "TiltWeights, linear")
+    next(entry for entry in PROVIDERS if entry.name == name) for name in ("UniformWeights", "TiltWeights, linear")
 )
 #: These use the fitted generator itself.
 OF_GENERATOR = [
@@ -126,12 +126,12 @@ OF_GENERATOR = [
 ]
 
 
-def fits(setting: str, generator: Entry, estimator: Entry) -> bool:
+def fits(setting: str, generator: Entry, provider: Entry) -> bool:
     """Whether tables of this kind can be published so."""
-    entries = generator, estimator
+    entries = generator, provider
     if setting == "zero-out":  # steps and teachers take samples of rows, and no table holds a null row to sample
         return not any(entry.module == "torch" and not entry.name.startswith("Mixture") for entry in entries)
-    if setting == "replace-user" and estimator.name.startswith("OutputNoise"):
+    if setting == "replace-user" and provider.name.startswith("OutputNoise"):
         return generator.module != "torch"  # the default rule has no finite price of steps and so many other uses
     if "Dask" in setting:
         return all(entry is GIVEN or entry.free or reads_blocks(entry.make()) for entry in entries)
@@ -141,36 +141,36 @@ def fits(setting: str, generator: Entry, estimator: Entry) -> bool:
 def cases() -> list[Any]:
     """List what to publish: each algorithm with two of the others, and without --all only once for further tables."""
     found = []
-    pairs = list(product(PRIVATE_GENERATORS, PRIVATE_ESTIMATORS))
+    pairs = list(product(PRIVATE_GENERATORS, PRIVATE_PROVIDERS))
     pairs += product((e for e in PRIVATE_GENERATORS if getattr(e.make(), "gives_log_ratio", False)), OF_GENERATOR)
-    for setting, (generator, estimator) in product(SETTINGS, pairs):
-        if not fits(setting, generator, estimator):
+    for setting, (generator, provider) in product(SETTINGS, pairs):
+        if not fits(setting, generator, provider):
             continue
-        once = estimator is UNIFORM or generator is GIVEN
-        twice = estimator is LINEAR or generator is BAYESNET or estimator in OF_GENERATOR
+        once = provider is UNIFORM or generator is GIVEN
+        twice = provider is LINEAR or generator is BAYESNET or provider in OF_GENERATOR
         quick = once or (twice and setting == "replace-one")
         found.append(
             pytest.param(
-                setting, generator, estimator,
-                id=f"{setting}: {generator.name}, {estimator.name}", marks=[] if quick else [pytest.mark.slow],
+                setting, generator, provider,
+                id=f"{setting}: {generator.name}, {provider.name}", marks=[] if quick else [pytest.mark.slow],
             )
         )  # fmt: skip
     return found
 
 
-def epsilon_of(estimator: Entry) -> float:
+def epsilon_of(provider: Entry) -> float:
     """More for noise on each log weight, but not so much that the price of gradient steps takes long to compute."""
-    return max(EPSILON, min(estimator.room, 100.0))
+    return max(EPSILON, min(provider.room, 100.0))
 
 
-def publisher(generator: Entry, estimator: Entry) -> Callable[[iw.PrivateTable, iw.Ledger], iw.Release]:
+def publisher(generator: Entry, provider: Entry) -> Callable[[iw.PrivateTable, iw.Ledger], iw.Release]:
     def publish(private: iw.PrivateTable, ledger: iw.Ledger) -> iw.Release:
-        estimator.prepare(ledger)
+        provider.prepare(ledger)
         if private.of_users:
             private = iw.bound_contributions(private, ledger, epsilon=BOUNDING, grid=GRID, threshold=1)
         return iw.publish(
-            private, epsilon=epsilon_of(estimator), delta=max(generator.delta, estimator.delta),
-            generator=generator.make(), weights=estimator.make(), n_synthetic=N_SYNTHETIC, ledger=ledger,
+            private, epsilon=epsilon_of(provider), delta=max(generator.delta, provider.delta),
+            generator=generator.make(), weights=provider.make(), n_synthetic=N_SYNTHETIC, ledger=ledger,
             random_seed=SEED, progressbar=False,
         )  # fmt: skip
 
@@ -183,7 +183,7 @@ def publisher(generator: Entry, estimator: Entry) -> Callable[[iw.PrivateTable, 
 @pytest.fixture(autouse=True)
 def released_minimisers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replay the minimiser of a perturbed objective: it is the noisy value, and the noise is a secret."""
-    minimise, released = logistic.perturbed_minimiser, dict[int, Any]()
+    minimise, released = logistic_weights.perturbed_minimiser, dict[int, Any]()
 
     def replayed(*arguments: Any) -> Any:
         own = minimise(*arguments)
@@ -192,7 +192,7 @@ def released_minimisers(monkeypatch: pytest.MonkeyPatch) -> None:
             released[recorder.permit] = own
         return released[recorder.permit]
 
-    monkeypatch.setattr(logistic, "perturbed_minimiser", replayed)
+    monkeypatch.setattr(logistic_weights, "perturbed_minimiser", replayed)
 
 
 def heard(call: Callable[[], Any]) -> tuple[Any, str]:
@@ -219,14 +219,14 @@ def check_replays(run: ReleaseRun, table: iw.PrivateTable, *neighbours: iw.Priva
         assert words == said
 
 
-@pytest.mark.parametrize(("setting", "generator", "estimator"), cases())
-def test_neighbours_with_the_same_noisy_values_give_the_same_release(setting, generator, estimator):
-    for entry in (generator, estimator):
+@pytest.mark.parametrize(("setting", "generator", "provider"), cases())
+def test_neighbours_with_the_same_noisy_values_give_the_same_release(setting, generator, provider):
+    for entry in (generator, provider):
         if entry.module is not None:
             pytest.importorskip(entry.module)
     adjacency, tables = SETTINGS[setting]
-    most = epsilon_of(estimator) + BOUNDING
-    run = ReleaseRun(publisher(generator, estimator), most, 1e-5, adjacency, iw.SeededNoise)
+    most = epsilon_of(provider) + BOUNDING
+    run = ReleaseRun(publisher(generator, provider), most, 1e-5, adjacency, iw.SeededNoise)
     check_replays(run, *(table() for table in tables))
 
 

@@ -16,7 +16,7 @@ from docs_tools import NOTEBOOKS, PAGES, ROOT, blocks
 from mypy import api
 
 from iwbayes.analyst.regression.built_by_bambi import BUILT_FAMILIES
-from iwbayes.analyst.regression.families import FAMILIES, FamilyName
+from iwbayes.models.families import FAMILIES, FamilyName
 
 #: What docstrings take as given in examples that do not run.
 GIVEN = """
@@ -28,7 +28,7 @@ import pymc as pm
 import iwbayes as iw
 
 release, model = iw.load("r.iwb"), pm.Model()
-idata, rehearsals = iw.fit("y ~ x", release), iw.Rehearsals.load("r.iwr")
+idata, rehearsals = iw.fit("y ~ x", release), iw.Rehearsals.load("rehearsals")
 """
 MISTAKES = """
 import iwbayes as iw
@@ -44,7 +44,7 @@ iw.publish(private, epsilon=1.0, delta=1e-6, generator=iw.TiltWeights())  # wron
 iw.publish(schema, epsilon=1.0, delta=1e-6)  # wrong
 iw.plan(schema, 1000, epsilon="one", delta=1e-6)  # wrong
 iw.plan(schema, 1000, epsilon=[1, 2], delta=1e-6)  # wrong
-iw.plan(schema, 1000, epsilon=[1, 2], delta=1e-6, formula="sick ~ age").epsilon_for("twice")  # wrong
+iw.plan_intervals(schema, 1000, epsilon=[1, 2], delta=1e-6, formula="sick ~ age").epsilon_for("twice")  # wrong
 print(iw.plan(schema, 1000, epsilon=1, delta=1e-6).terms)
 iw.Ledger(epsilon="one", delta=1e-6)  # wrong
 iw.Real("age", "zero", 100)  # wrong

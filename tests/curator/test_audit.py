@@ -15,11 +15,11 @@ from scipy.stats import binomtest, laplace, norm
 import iwbayes as iw
 from iwbayes.curator.auditing.audit import AuditResult, audit, opposite_corners
 from iwbayes.curator.auditing.evidence import clopper_pearson, epsilon_bound, lower_bounds, mu_bound
-from iwbayes.curator.estimators.fixed import UniformWeights
-from iwbayes.curator.estimators.tilting.tilt import TiltWeights
 from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
 from iwbayes.curator.privacy.accounting import dpsgd_multiplier
 from iwbayes.curator.privacy.noise import SystemNoise
+from iwbayes.curator.weight_providers.tilt import TiltWeights
+from iwbayes.curator.weight_providers.uniform import UniformWeights
 from iwbayes.statement import Event
 from iwbayes.weights import Weights
 

@@ -314,7 +314,7 @@ GENERATORS = {
     "Mixture": (lambda: iw.Mixture(1, 1, starts=1, progressbar=False), 0.0, 0.8),
     "Mixture, Gaussian": (lambda: iw.Mixture(1, 1, starts=1, progressbar=False), 1e-6, 0.8),
 }
-ESTIMATORS = {
+PROVIDERS = {
     "TiltWeights": (lambda: iw.TiltWeights(features="linear"), 1e-6, 0.5),
     "TiltWeights, cube": (lambda: iw.TiltWeights("cube", "quadratic"), 0.0, 0.5),
     "LogisticWeights": (lambda: iw.paper.LogisticWeights(10.0), 1e-6, 0.3),
@@ -325,15 +325,15 @@ ESTIMATORS = {
 }
 
 
-@pytest.mark.parametrize("name", [*GENERATORS, *ESTIMATORS])
+@pytest.mark.parametrize("name", [*GENERATORS, *PROVIDERS])
 @pytest.mark.filterwarnings("ignore::iwbayes._warnings.PrivacyWarning")
 def test_replacing_a_user_never_costs_more_than_each_charge(name):
-    make, delta, least = {**GENERATORS, **ESTIMATORS}[name]
+    make, delta, least = {**GENERATORS, **PROVIDERS}[name]
     rng, worst, taus = np.random.default_rng(7), 0.0, (1, 4, 9)
     single = 0.0
     for seed in range(30):
         tau = taus[seed % 3]
-        inputs = (synthetic_table(wide_rows(60, rng), MIXED_G),) if name in ESTIMATORS else ()
+        inputs = (synthetic_table(wide_rows(60, rng), MIXED_G),) if name in PROVIDERS else ()
 
         def run(table, ledger, inputs=inputs):
             make().fit(table, *inputs, ledger, epsilon=1.0, delta=delta)
@@ -348,7 +348,7 @@ def test_replacing_a_user_never_costs_more_than_each_charge(name):
 
 def test_gradient_steps_sample_users_and_clip_their_sums():
     torch = pytest.importorskip("torch")
-    from iwbayes.curator.training.dpsgd import PrivateSteps
+    from iwbayes.paper.dpsgd.private_steps import PrivateSteps
 
     rng, worst = np.random.default_rng(3), 0.0
     for seed in range(20):
@@ -376,8 +376,8 @@ def test_gradient_steps_sample_users_and_clip_their_sums():
 
 def test_user_gradients_are_sums_of_row_gradients():
     torch = pytest.importorskip("torch")
-    from iwbayes.curator.training import row_gradients
-    from iwbayes.curator.training.dpsgd import rows_of_users
+    from iwbayes.paper.dpsgd import row_gradients
+    from iwbayes.paper.dpsgd.private_steps import rows_of_users
 
     rng = np.random.default_rng(4)
     rows = torch.from_numpy(rng.normal(size=(23, 4))).double()
@@ -405,7 +405,7 @@ def test_user_gradients_are_sums_of_row_gradients():
 
 def test_rows_with_owners_and_a_ledger_for_rows_do_not_go_together():
     torch = pytest.importorskip("torch")
-    from iwbayes.curator.training.dpsgd import PrivateSteps
+    from iwbayes.paper.dpsgd.private_steps import PrivateSteps
 
     rows, budget = torch.zeros(4, 2), {"epsilon": 1.0, "delta": 1e-6}
     users = np.array([0, 0, 1, 1])

@@ -14,10 +14,10 @@ from factories import MIXED_G, scores_of, synthetic_table, wide_rows
 from noise_sources import shares_of_claims
 
 import iwbayes as iw
-from iwbayes.curator.estimators.tilting.exponential import STEPS_PER_BOUND, integer_total
 from iwbayes.curator.generators.tables.network import Node
 from iwbayes.curator.privacy.accounting import gaussian_delta, price
 from iwbayes.curator.privacy.mechanisms import gaussian, power_of_two_below
+from iwbayes.curator.weight_providers.exponential import STEPS_PER_BOUND, integer_total
 from iwbayes.features import FeatureMap
 
 
@@ -88,14 +88,14 @@ TILTS = {
 @pytest.mark.parametrize("features", TILTS)
 def test_a_neighbour_never_costs_the_tilt_more_than_its_charge(mechanism, features):
     rng = np.random.default_rng(2)
-    estimator = iw.TiltWeights(mechanism=mechanism, **TILTS[features])
+    provider = iw.TiltWeights(mechanism=mechanism, **TILTS[features])
     delta = 1e-6 if mechanism == "gaussian" else 0.0
     worst = 0.0
     for seed in range(20):
         synthetic = synthetic_table(rows(60, rng), MIXED_G)
 
         def run(table, ledger, synthetic=synthetic):
-            estimator.fit(table, synthetic, ledger, epsilon=1.0, delta=delta)
+            provider.fit(table, synthetic, ledger, epsilon=1.0, delta=delta)
 
         tables = neighbours(int(rng.integers(1, 40)), rng)
         for event, share in shares_of_claims(run, tables, seed, delta=delta):
@@ -111,13 +111,13 @@ def test_a_neighbour_never_costs_the_tilt_more_than_its_charge(mechanism, featur
 )
 def test_a_neighbour_never_costs_a_stage_of_a_tilt_more_than_its_charge(models):
     rng = np.random.default_rng(9)
-    estimator = iw.StagedTilt(models)
+    provider = iw.StagedTilt(models)
     worst = 0.0
     for seed in range(20):
         synthetic = synthetic_table(rows(60, rng), MIXED_G)
 
         def run(table, ledger, synthetic=synthetic):
-            estimator.fit(table, synthetic, ledger, epsilon=1.0, delta=1e-6)
+            provider.fit(table, synthetic, ledger, epsilon=1.0, delta=1e-6)
 
         pairs = shares_of_claims(run, neighbours(int(rng.integers(1, 40)), rng), seed)
         assert [event.label for event, _ in pairs] == [f"StagedTilt, stage {stage}" for stage in (1, 2, 3, 4)]
@@ -133,11 +133,11 @@ def test_a_neighbour_never_costs_logistic_weights_more_than_their_charge(mechani
     rng = np.random.default_rng(7)
     delta, worst = (1e-6 if mechanism == "gaussian" else 0.0), 0.0
     for seed in range(20):
-        estimator = iw.paper.LogisticWeights(float(rng.choice([0.05, 1.0])), mechanism, debias=False)
+        provider = iw.paper.LogisticWeights(float(rng.choice([0.05, 1.0])), mechanism, debias=False)
         synthetic = synthetic_table(rows(60, rng), MIXED_G)
 
-        def run(table, ledger, synthetic=synthetic, estimator=estimator):
-            estimator.fit(table, synthetic, ledger, epsilon=0.5, delta=delta)
+        def run(table, ledger, synthetic=synthetic, provider=provider):
+            provider.fit(table, synthetic, ledger, epsilon=0.5, delta=delta)
 
         tables = neighbours(int(rng.integers(1, 30)), rng)
         for event, share in shares_of_claims(run, tables, seed, delta=delta):
@@ -149,12 +149,12 @@ def test_a_neighbour_never_costs_logistic_weights_more_than_their_charge(mechani
 
 def test_a_neighbour_never_costs_a_tilt_on_a_base_more_than_their_charges():
     rng = np.random.default_rng(8)
-    estimator = iw.TiltWeights(features="linear", base=iw.paper.LogisticWeights(0.5, debias=False))
+    provider = iw.TiltWeights(features="linear", base=iw.paper.LogisticWeights(0.5, debias=False))
     for seed in range(10):
         synthetic = synthetic_table(rows(60, rng), MIXED_G)
 
         def run(table, ledger, synthetic=synthetic):
-            estimator.fit(table, synthetic, ledger, epsilon=1.0, delta=1e-6)
+            provider.fit(table, synthetic, ledger, epsilon=1.0, delta=1e-6)
 
         pairs = shares_of_claims(run, neighbours(int(rng.integers(5, 40)), rng), seed)
         assert [event.label for event, _ in pairs] == ["LogisticWeights", "TiltWeights"]

@@ -240,7 +240,7 @@ def test_a_file_keeps_the_certificate_and_its_parts_are_outside_ones_elsewhere(t
 
 
 class Undeclared:
-    """An estimator that says it costs nothing and registers nothing."""
+    """A weight provider that says it costs nothing and registers nothing."""
 
     pure = True
 
@@ -251,7 +251,7 @@ class Undeclared:
         return iw.Weights(np.resize(MIXED.encode(private.frame)[:, 1], len(synthetic)), "Undeclared")
 
 
-def test_weights_of_an_estimator_that_registers_nothing_are_not_certified():
+def test_weights_of_a_provider_that_registers_nothing_are_not_certified():
     for weights in (Undeclared(), iw.TiltWeights(base=Undeclared())):
         release = iw.publish(private(), epsilon=1.0, delta=1e-6, n_synthetic=400, weights=weights)
         assert not release.certified and any("weights come from outside" in reason for reason in release.reasons)

@@ -9,22 +9,25 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import pytest
-from estimator_tools import progress_outputs
 from factories import seeded_release
 from looks import looks_at_rows
+from provider_tools import progress_outputs
 
 import iwbayes as iw
 from iwbayes._warnings import CalibrationWarning, PrivacyWarning
-from iwbayes.curator.estimators.logistic import LogisticWeights
-from iwbayes.curator.estimators.tilting.staged import StagedTilt
-from iwbayes.curator.estimators.tilting.tilt import TiltWeights
+from iwbayes.curator.expected_noise import noise_warning
 from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
-from iwbayes.curator.plan import Plan, uniform_table
+from iwbayes.curator.named_models import weights_for
+from iwbayes.curator.plan import Plan, plan, uniform_table
 from iwbayes.curator.privacy.accounting import gaussian_epsilon, joint_multiplier, price
 from iwbayes.curator.privacy.ledger import BudgetExceeded, Ledger
 from iwbayes.curator.privacy.noise import SeededNoise, SystemNoise
-from iwbayes.planning import plan
-from iwbayes.publishing import publish
+from iwbayes.curator.protocols import PublicFacts
+from iwbayes.curator.publish import publish
+from iwbayes.curator.weight_providers.staged import StagedTilt
+from iwbayes.curator.weight_providers.tilt import TiltWeights
+from iwbayes.measurement import NOISE_TARGET
+from iwbayes.paper.logistic_weights import LogisticWeights
 from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable
@@ -257,8 +260,8 @@ WRONG = {
     "unknown adjacency": ({"adjacency": "add-remove"}, ValueError, "adjacency"),
     "no generator": ({"generator": object()}, TypeError, "generator"),
     "a generator's class": ({"generator": BayesNet}, TypeError, "generator"),
-    "no estimator": ({"weights": 3}, TypeError, "weights"),
-    "an estimator's class": ({"weights": TiltWeights}, TypeError, "weights"),
+    "no provider": ({"weights": 3}, TypeError, "weights"),
+    "a weight provider's class": ({"weights": TiltWeights}, TypeError, "weights"),
     "no ledger": ({"ledger": "mine"}, TypeError, "ledger"),
     "rows for a generator": ({"generator": pd.DataFrame({"age": [CANARY]})}, TypeError, "generator"),
     "models of other columns": (
@@ -279,7 +282,7 @@ WRONG = {
         "passed twice",
     ),
     "rows for models": ({"for_models": pd.DataFrame({"age": [CANARY]})}, TypeError, "list of formulas"),
-    "rows for an estimator": ({"weights": pd.DataFrame({"age": [CANARY]})}, TypeError, "weights"),
+    "rows for a weight provider": ({"weights": pd.DataFrame({"age": [CANARY]})}, TypeError, "weights"),
     "rows for a ledger": ({"ledger": pd.DataFrame({"age": [CANARY]})}, TypeError, "ledger"),
     "a negative seed": ({"random_seed": -1}, ValueError, "non-negative"),
 }
@@ -368,6 +371,81 @@ def test_a_release_that_measures_too_little_says_so_before_it_charges(private):
     with pytest.warns(CalibrationWarning, match="noise ratio") as caught:
         publish(private, epsilon=0.4, delta=1e-6, n_synthetic=300, noise=SeededNoise(1))
     assert [warning.filename for warning in caught] == [__file__]
+
+
+SCHEMAS = {
+    "mixed": SCHEMA,
+    "bits": Schema(*(Binary(f"b{index}") for index in range(8))),
+    "reals": Schema(*(Real(f"r{index}", 0, 1) for index in range(10))),
+    "wide": Schema(*(Categorical(f"c{index}", [str(level) for level in range(30)]) for index in range(10))),
+}
+MODELS = {"mixed": ["insured ~ age + region", "age ~ visits"], "bits": ["b0 ~ b1 + b2"], "reals": ["r0 ~ r1 + r2 + r3"]}
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_the_warning_is_near_the_plan_though_it_makes_no_rows(schema, named, monkeypatch):
+    """Same advice wherever the plan's noise ratio is not near the target, and the ratio within a factor of two."""
+    found = []
+    for n in (300, 2000, 20_000):
+        for epsilon in (0.1, 1.0):
+            weights = weights_for(None, MODELS.get(schema, []) if named else [])
+            expected = plan(SCHEMAS[schema], n, epsilon=epsilon, delta=1e-6, weights=weights)
+            facts = PublicFacts(SCHEMAS[schema], n, 5 * n)
+            with monkeypatch.context() as patch:
+                patch.setattr("iwbayes.curator.plan.uniform_table", None)
+                patch.setattr(StagedTilt, "fitters", None)
+                said = noise_warning(weights, facts, expected.epsilon_weights, 1e-6)
+            if said:
+                ratio = float(said.split()[3].rstrip(","))
+                found.append(ratio)
+                assert 0.5 < ratio / expected.noise_ratio < 2 or expected.noise_ratio < NOISE_TARGET
+            if not 0.3 < expected.noise_ratio < 0.8:
+                assert said.partition(". ")[2] == expected.advice
+    assert found
+
+
+def test_a_model_whose_parameters_are_not_known_counts_as_the_smallest_regression():
+    def build(frame):
+        raise AssertionError("a model was built before the charge")
+
+    unknown = StagedTilt([iw.model("age ~ bs(visits, df=4)"), iw.model(build)])
+    known = StagedTilt([iw.model("insured ~ age + region")])
+    facts = PublicFacts(SCHEMA, 100, 500)
+    assert noise_warning(unknown, facts, 0.1, 1e-6) and noise_warning(known, facts, 0.1, 1e-6)
+    assert not noise_warning(unknown, replace(facts, n_private=10**5), 1.0, 1e-6)
+
+
+def test_publish_makes_no_rows_of_its_own_and_asks_for_each_events_once(private, monkeypatch):
+    asked = []
+
+    class Counting(BayesNet):
+        def events(self, facts, *, epsilon, delta=0.0):
+            asked.append(epsilon)
+            return super().events(facts, epsilon=epsilon, delta=delta)
+
+    monkeypatch.setattr("iwbayes.curator.plan.uniform_table", None)
+    monkeypatch.setattr(StagedTilt, "planned", None)
+    release = publish(
+        private, epsilon=1.0, delta=1e-6, n_synthetic=300, generator=Counting(), for_models=["insured ~ age"],
+        noise=SeededNoise(1),
+    )  # fmt: skip
+    before = asked[: asked.index(release.recipe["settings"]["generator_epsilon"]) + 1]
+    assert len(before) == len(set(before)) > 1
+
+
+@pytest.mark.parametrize("free", ["generator", "weights"])
+def test_where_one_part_is_free_the_other_has_the_whole_budget(private, free):
+    settings = {"epsilon": 1.0, "delta": 1e-6, "noise": SeededNoise(1)}
+    if free == "generator":
+        release = publish(private, generator=uniform_table(SCHEMA, 300, random_seed=1), **settings)
+        part = "weights_epsilon"
+    else:
+        release = publish(private, weights=iw.UniformWeights(), n_synthetic=300, **settings)
+        part = "generator_epsilon"
+    assert release.recipe["share"] is None
+    assert release.recipe["settings"][part] == pytest.approx(release.recipe["calibration"])
+    assert release.statement.epsilon == pytest.approx(1.0, rel=1e-3) and release.statement.epsilon <= 1
 
 
 def test_the_plan_needs_no_private_row(private, monkeypatch):

@@ -17,11 +17,11 @@ import iwbayes as iw
 from iwbayes.curator.auditing.audit import audit
 from iwbayes.curator.auditing.losses import Loss, first_reached, selection
 from iwbayes.curator.auditing.release_audit import ReleaseAudit, audit_release
-from iwbayes.curator.estimators.tilting import measuring
 from iwbayes.curator.generators.bayesnet import bayesnet
 from iwbayes.curator.generators.tables import counts
 from iwbayes.curator.privacy.accounting import gaussian_multiplier
 from iwbayes.curator.protocols import PublicFacts
+from iwbayes.curator.weight_providers import measuring
 from iwbayes.statement import Event
 
 TAU = 4

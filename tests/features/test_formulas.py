@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 from formulaic import Formula
 
-from iwbayes.analyst.regression.design import build_design
 from iwbayes.features.formulas import check_formulas, model_options, model_terms, reduced
 from iwbayes.features.terms import MAX_RAW_TERMS, check_terms, ordered_terms, raw_chunks, raw_names
+from iwbayes.models.design import build_design
 from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
 
 SCHEMA = Schema(

@@ -53,11 +53,11 @@ def test_scores_are_those_of_the_posterior_at_its_mode(name):
     scores = MODELS[name].on(table)(np.full(N, 400 / N))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from iwbayes.analyst.regression.fit import RegressionProblem
+        from iwbayes.analyst.fit import RegressionProblem
 
         weights = iw.Weights(np.zeros((1, N)), "equal")
         release = iw.Release(table, weights, iw.Ledger(1.0, 1e-6).statement(), n_private=400)
-        problem = RegressionProblem.build(MODELS[name].formula, release, MODELS[name].family, None, "release", None)
+        problem = RegressionProblem.of(MODELS[name].formula, release, MODELS[name].family, None, release.weights)
     mode = problem.posterior.mode()
     found = scores(table.frame)
     complete = table.frame[list(problem.design.schema.names)].notna().all(axis=1).to_numpy()

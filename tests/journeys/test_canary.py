@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 
 import iwbayes as iw
 from iwbayes import cli
-from iwbayes import rehearsals as module_of_rehearsals
 from iwbayes.analyst import arviz_compat
 from iwbayes.cli import output
 from iwbayes.curator.privacy import ledger_file
 from iwbayes.display import fill, html_table, markup, one_line, printable, text_table, wrapped
-from iwbayes.rehearsals import RehearsalFacts, Rehearsals, RehearsalsError
 from iwbayes.release import ReleaseError
+from iwbayes.release.rehearsal_folder import RehearsalFacts, RehearsalsError, start_folder
+from iwbayes.release.rehearsals import Rehearsals
 from iwbayes.schema import Categorical, Real, Schema
 from iwbayes.statement import Event, PrivacyStatement
 from iwbayes.tables import SyntheticTable
@@ -232,9 +232,8 @@ def test_warnings_show_a_release_without_obeying_it(folder):
 
 def test_rehearsals_with_a_canary_are_refused(folder, tmp_path):
     content = (folder / "good.iwb").read_bytes()
-    path = tmp_path / "r.iwr"
-    facts = RehearsalFacts("x", 1, "BayesNet" + CANARY, 10, 0.1)
-    path.write_bytes(module_of_rehearsals.header_of(facts, content) + module_of_rehearsals.frame_of(content))
+    path, facts = tmp_path / "r", RehearsalFacts("x", 1, "BayesNet" + CANARY, 10, 0.1)
+    start_folder(path, facts, content)
     with pytest.raises(RehearsalsError, match="is damaged"):
         Rehearsals.load(path)
 

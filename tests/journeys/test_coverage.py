@@ -226,7 +226,7 @@ def test_generators_without_a_seed_get_the_replications_own(wrap):
     assert not first.equals(other)
 
 
-def test_estimators_without_a_seed_get_one_too():
+def test_providers_without_a_seed_get_one_too():
     seeds = []
 
     @dataclasses.dataclass(frozen=True)

@@ -56,7 +56,7 @@ def test_the_private_estimate_is_that_of_statsmodels(small):
     families = pytest.importorskip("statsmodels.genmod.families")
     from statsmodels.genmod.generalized_linear_model import GLM
 
-    from iwbayes.analyst.regression.design import build_design
+    from iwbayes.models.design import build_design
 
     rows = _private_table()[0]
     for model, (formula, family) in MODELS.items():

@@ -13,7 +13,7 @@ import pytest
 from docs_tools import EXECUTED, IN_A_SHELL, ROOT, blocks, run_page, too_long
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.regression.fit import fit
+from iwbayes.analyst.fit import fit
 
 pytestmark = pytest.mark.pages("3.12", "3.13")
 GUIDE, HOWTO = ROOT / "docs" / "user_guide", ROOT / "docs" / "howto"
@@ -36,7 +36,7 @@ SHOWN = {
     "read_a_file": ("levels=('007', '008')",),
     "read_the_statement": ("hardened noise, certified", "False seeded", "not saved: ReleaseError"),
     "second_release": ("nothing was drawn", "of (1.5, 1e-06)"),
-    "survey_weights": ("survey design weights of private rows are out of scope",),
+    "survey_weights": ("calibrated",),
     "users_with_several_rows": ("under replace-user adjacency", "bound on contributions"),
 }
 #: What pages show and write that run in a shell too.

@@ -1,4 +1,4 @@
-"""plan() with a formula: lengths of intervals from simulated releases, against those of real ones; and its answers."""
+"""plan_intervals(): lengths of intervals from simulated releases, against those of real ones; and its answers."""
 
 import subprocess
 import sys
@@ -16,10 +16,9 @@ from statsmodels.genmod.generalized_linear_model import GLM
 import iwbayes as iw
 from iwbayes._warnings import CalibrationWarning
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.regression.design import build_design
 from iwbayes.coverage import lengths
-from iwbayes.curator.plan import plan as noise_of
-from iwbayes.planning import IntervalPlan
+from iwbayes.coverage.interval_plan import IntervalPlan
+from iwbayes.models.design import build_design
 
 SCHEMA = iw.Schema(iw.Real("age", 18, 90), iw.Categorical("sex", ["female", "male"]), iw.Binary("income"))
 FORMULA = "income ~ age + sex"
@@ -42,7 +41,7 @@ def public():
 
 @pytest.fixture(scope="module")
 def planned(public):
-    return iw.plan(SCHEMA, N, epsilon=[3, 1], like=public, n_simulations=6, **SETTINGS)
+    return iw.plan_intervals(SCHEMA, N, epsilon=[3, 1], like=public, n_simulations=6, **SETTINGS)
 
 
 # --- the answers, exactly ----------------------------------------------------------------------------
@@ -50,7 +49,7 @@ def planned(public):
 
 @pytest.fixture(scope="module")
 def one():
-    return noise_of(SCHEMA, N, epsilon=1.0, delta=1e-6)
+    return iw.plan(SCHEMA, N, epsilon=1.0, delta=1e-6)
 
 
 def handmade(one, ratios, verdicts=None, terms="quadratic"):
@@ -182,7 +181,7 @@ def test_a_larger_budget_makes_intervals_shorter(planned):
     assert list(planned.lengths.index) == [1.0, 3.0] and planned.n == N
     assert (planned.lengths.loc[3.0] < planned.lengths.loc[1.0]).all()
     assert planned.calibrated[3.0] == 1.0 and set(planned.simulations["simulation"]) == set(range(6))
-    assert planned.plans == tuple(noise_of(SCHEMA, N, epsilon=e, delta=1e-6) for e in (1.0, 3.0))
+    assert planned.plans == tuple(iw.plan(SCHEMA, N, epsilon=e, delta=1e-6) for e in (1.0, 3.0))
     middle = planned.lengths["age"].mean()
     assert planned.epsilon_for(middle, parameter="age") == pytest.approx(3**0.5)
     assert "drawn from the 20000 rows of a public table" in planned.rows_from
@@ -190,13 +189,13 @@ def test_a_larger_budget_makes_intervals_shorter(planned):
 
 def test_seeds_repeat_it_and_settings_reach_the_releases(public):
     settings = {**SETTINGS, "n_simulations": 1, "like": iw.SyntheticTable(public, SCHEMA)}
-    first, second = (iw.plan(SCHEMA, 500, epsilon=1.0, **settings) for _ in range(2))
+    first, second = (iw.plan_intervals(SCHEMA, 500, epsilon=1.0, **settings) for _ in range(2))
     pd.testing.assert_frame_equal(first.simulations, second.simulations)
-    other = iw.plan(SCHEMA, 500, epsilon=1.0, **settings | {"random_seed": 2})
+    other = iw.plan_intervals(SCHEMA, 500, epsilon=1.0, **settings | {"random_seed": 2})
     assert not first.simulations["ratio"].equals(other.simulations["ratio"])
     # at this budget nothing is measured that the formula needs, unless it is named
     small = settings | {"epsilon": 0.3}
-    poor, named = iw.plan(SCHEMA, 500, **small), iw.plan(SCHEMA, 500, **small, for_models=[FORMULA])
+    poor, named = iw.plan_intervals(SCHEMA, 500, **small), iw.plan_intervals(SCHEMA, 500, **small, for_models=[FORMULA])
     assert poor.plans[0].terms in ("linear", "squares") and poor.calibrated[0.3] == 0 and "for_models" in poor.advice
     assert named.plans[0].terms == f"scores of {FORMULA}" and not named.lengths.equals(poor.lengths)
 
@@ -218,17 +217,17 @@ def test_without_public_rows_the_response_depends_on_nothing():
     frame = draw(np.random.default_rng(1))
     assert abs(np.corrcoef(frame["age"], frame["income"])[0, 1]) < 5 / 200
     assert "uniform within the schema, so income does not depend on any predictor" in said
-    found = iw.plan(SCHEMA, 300, epsilon=3.0, **SETTINGS, n_simulations=1)
+    found = iw.plan_intervals(SCHEMA, 300, epsilon=3.0, **SETTINGS, n_simulations=1)
     assert said in " ".join(str(found).split())
 
 
 def test_a_response_with_more_parameters_and_a_family(public):
     schema = iw.Schema(iw.Integer("visits", 0, 20), iw.Categorical("g", ["a", "b", "c"]))
     settings = {**SETTINGS, "formula": "visits ~ g", "n_simulations": 1, "epsilon": 3.0}
-    found = iw.plan(schema, 400, **settings, family="poisson")
+    found = iw.plan_intervals(schema, 400, **settings, family="poisson")
     assert list(found.lengths) == ["Intercept", "g[b]", "g[c]"]
     with pytest.raises(ValueError, match="family"):  # a count or a measurement: nobody can tell
-        iw.plan(schema, 400, **settings)
+        iw.plan_intervals(schema, 400, **settings)
 
 
 # --- what is refused ---------------------------------------------------------------------------------
@@ -237,35 +236,32 @@ def test_a_response_with_more_parameters_and_a_family(public):
 def test_private_rows_are_refused(public):
     private = iw.PrivateTable(public, SCHEMA)
     with pytest.raises(TypeError, match="got a PrivateTable. A plan from private rows would use them without any bud"):
-        iw.plan(SCHEMA, N, epsilon=1.0, like=private, **SETTINGS)
+        iw.plan_intervals(SCHEMA, N, epsilon=1.0, like=private, **SETTINGS)
 
 
 @pytest.mark.parametrize(
     ("options", "error", "match"),
     [
-        ({"formula": None, "epsilon": [1, 2]}, ValueError, "several epsilons need a formula"),
-        ({"formula": None, "like": "t.csv"}, ValueError, "family and like need a formula"),
-        ({"formula": None, "family": "poisson"}, ValueError, "family and like need a formula"),
         ({"formula": 3}, TypeError, "formula must be a string"),
         ({"formula": "income ~ nothing"}, ValueError, "nothing"),
         ({"epsilon": []}, ValueError, "got an empty sequence"),
         ({"epsilon": [1, -1]}, ValueError, "epsilon must be positive"),
         ({"like": "t.csv"}, TypeError, "like must be a SyntheticTable, a DataFrame or a Release; got str"),
         ({"like": pd.DataFrame({"age": [30.0]})}, ValueError, "sex"),
-        ({"adjacency": "replace-user", "rows_per_user": 2}, ValueError, "not available if users own several rows"),
+        ({"adjacency": "replace-user"}, ValueError, "cannot be planned if users own several rows"),
         ({"n_simulations": 0}, ValueError, "n_simulations must be a whole number"),
         ({"generator": iw.BayesNet}, TypeError, "generator"),
     ],
 )
 def test_wrong_arguments_are_refused_in_one_line(options, error, match):
     with pytest.raises(error, match=match) as raised:
-        iw.plan(SCHEMA, 100, **{"epsilon": 1.0, **SETTINGS, **options})
+        iw.plan_intervals(SCHEMA, 100, **{"epsilon": 1.0, **SETTINGS, **options})
     assert "\n" not in str(raised.value)
 
 
 def test_a_delta_above_one_in_the_rows_is_warned_of_once_and_here():
     with pytest.warns(iw.PrivacyWarning) as caught:
-        iw.plan(SCHEMA, 200, epsilon=[1.0, 3.0], **SETTINGS | {"delta": 0.01}, n_simulations=1)
+        iw.plan_intervals(SCHEMA, 200, epsilon=[1.0, 3.0], **SETTINGS | {"delta": 0.01}, n_simulations=1)
     assert [warning.filename for warning in caught] == [__file__]
 
 
@@ -275,13 +271,13 @@ def test_simulated_releases_do_not_warn_of_their_noise():
         iw.publish(
             iw.PrivateTable(rows(60, 1), SCHEMA), epsilon=1.0, delta=1e-6, noise=iw.SeededNoise(1), random_seed=1
         )
-    assert iw.plan(SCHEMA, 60, epsilon=1.0, **SETTINGS | {"n_simulations": 1}).calibrated[1.0] < 0.5
+    assert iw.plan_intervals(SCHEMA, 60, epsilon=1.0, **SETTINGS | {"n_simulations": 1}).calibrated[1.0] < 0.5
 
 
 # --- imports -----------------------------------------------------------------------------------------
 
 
-def test_without_a_formula_nothing_of_the_analysts_side_is_imported():
+def test_for_the_noise_alone_nothing_of_the_analysts_side_is_imported():
     code = (
         "import sys, iwbayes as iw\n"
         "print(iw.plan(iw.Schema(iw.Real('x', 0, 1), iw.Binary('y')), 500, epsilon=1.0, delta=1e-6))\n"

@@ -18,7 +18,7 @@ import pytest
 from file_tools import members_of, sealed, zipped
 from test_release import make_release
 
-from iwbayes import _archive, rehearsals
+from iwbayes import _archive
 from iwbayes.analyst import arviz_compat
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.ledger_file import LedgerError
@@ -26,15 +26,15 @@ from iwbayes.distributions import GaussianDistribution
 from iwbayes.features import FeatureMap
 from iwbayes.features.scores import RowFeatures
 from iwbayes.measurement import Measurement
-from iwbayes.rehearsals import RehearsalFacts
-from iwbayes.release import Release, ReleaseError, load, table
+from iwbayes.release import Release, ReleaseError, load, rehearsal_folder, table
+from iwbayes.release.rehearsal_folder import RehearsalFacts
+from iwbayes.release.rehearsals import release_digest
 from iwbayes.schema import Binary, Categorical, Real, Schema
 from iwbayes.statement import Event
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights
 
 ROOT = Path(__file__).parent.parent
-FACTS = RehearsalFacts("x", 1, "", 10, 0.1)
 
 
 def parquet(columns, **options):
@@ -68,12 +68,13 @@ def deflated(folder, n_bytes=2**30):
     """A rehearsal whose manifest is a thousand times smaller in the file."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("manifest.json", "w") as member:
-        member.write(b'{"recipe": {"row_error": 1.0}}')
+        member.write(b'{"recipe": {"misfit": 1.0}}')
         for _ in range(n_bytes // 2**20):
             member.write(b" " * 2**20)
-    release = make_release().to_bytes()
-    path = folder / "deflated.iwr"
-    path.write_bytes(rehearsals.header_of(FACTS, release) + rehearsals.frame_of(content.getvalue()))
+    release, path = make_release(), folder / "deflated"
+    facts = RehearsalFacts(release_digest(release), 1, "", 10, 0.1)
+    rehearsal_folder.start_folder(path, facts, release.to_bytes())
+    rehearsal_folder.add_replay(path, 0, content.getvalue())
     return path
 
 
@@ -150,7 +151,7 @@ def loaded(tmp_path_factory):
         ("products.iwb", r"ReleaseError: .*are more than 100000"),
         ("cells.iwb", r"ReleaseError: .*40000 rows and 1000 columns is too large for a file of its size"),
         ("pages.iwb", "loaded"),
-        ("deflated.iwr", r"RehearsalsError: .*contain an invalid release"),
+        ("deflated", r"RehearsalsError: .*contain an invalid release"),
         ("level.iwb", r"ReleaseError: .*at most 500 characters; one has 200000"),
         ("posterior.nc", r"ValueError: posterior.nc decodes to more than"),
     ],

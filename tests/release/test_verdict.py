@@ -91,7 +91,6 @@ def test_no_calibrated_interval_is_promised_where_there_is_none(private, release
     assert uniform.next_step.startswith("for calibrated intervals, publish with TiltWeights()")
     changed = with_weights(release, log_weights=release.weights.psis().log_weights, steps=("psis",))
     assert "were changed (psis), so no interval" in changed.verdict and "as they were released" in changed.next_step
-    assert with_weights(release, steps=("normalize",)).verdict == release.verdict
     users = replace(release.statement, adjacency="replace-user")
     owned = iw.Release(release.synthetic, release.weights, users, n_private=3000)
     assert owned.verdict.startswith("users own several rows") and "descriptions of the rows" in owned.next_step
@@ -105,7 +104,6 @@ def test_the_rule_of_the_noise_is_the_one_that_plans_have(private):
             other = replace(planned, noise_ratio=ratio, terms=terms)
             assert other.advice == noise_advice(ratio, planned.n_features, terms)
             assert bool(other.advice) == (ratio > NOISE_TARGET or terms in ("linear", "squares"))
-            assert bool(other.warning) == bool(other.advice) and other.warning.endswith(other.advice)
 
 
 def test_a_verdict_needs_neither_side(release, tmp_path):

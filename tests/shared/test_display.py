@@ -72,7 +72,7 @@ def shown(private):
     return {
         "schema": private.schema,
         "plan": iw.plan(private.schema, 40, epsilon=0.1, delta=1e-6),
-        "intervals": iw.plan(
+        "intervals": iw.plan_intervals(
             iw.Schema(iw.Real(LONG, 0, 1), iw.Binary("y")),
             40,
             epsilon=[1, 3],

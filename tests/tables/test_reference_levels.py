@@ -78,5 +78,5 @@ def test_a_plan_from_public_rows_says_it():
         like = release().synthetic
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", IwbayesWarning)
-            planned = iw.plan(like.schema, 300, formula=formula, like=like, **settings)
+            planned = iw.plan_intervals(like.schema, 300, formula=formula, like=like, **settings)
         assert ("'rare', the first level of 'g'" in planned.rows_from) == said

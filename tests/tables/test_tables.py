@@ -210,16 +210,6 @@ def test_a_wrong_schema_is_refused(schema):
         assert_silent(raised.value)
 
 
-@pytest.mark.parametrize("weights", [[NUMBER, 1, 2], np.array([NUMBER, 1.0, 2.0]), "weight", pd.Series([NUMBER])])
-def test_survey_weights_are_refused_with_the_reason(weights):
-    with pytest.raises(
-        ValueError, match="survey design weights.*out of scope.*sensitivity.*Declare the design"
-    ) as raised:
-        PrivateTable(pd.DataFrame(good()), SCHEMA, survey_weights=weights)
-    assert_silent(raised.value)
-    assert len(PrivateTable(pd.DataFrame(good()), SCHEMA, survey_weights=None)) == 3
-
-
 # --- a table that is fine
 
 

@@ -8,9 +8,11 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from iwbayes.analyst.calibration.domain import parameter_checks, source
-from iwbayes.analyst.calibration.kappa import Influences
-from iwbayes.analyst.calibration.record import Judgement, judge, verdict_attributes, with_verdict
+from iwbayes.analyst.calibration.influences import Influences
+from iwbayes.analyst.calibration.marks import verdict_attributes
+from iwbayes.analyst.calibration.measures import MEASURES
+from iwbayes.analyst.calibration.measures.base import Measure
+from iwbayes.analyst.calibration.verdict import Judgement, judge, source, with_verdict
 from iwbayes.arrays import Array
 
 #: A parameter concerns a quantity if it explains more than this share of the quantity's variance (their correlation
@@ -19,8 +21,6 @@ from iwbayes.arrays import Array
 CONCERNS = 0.05
 #: Step of numerical derivatives, in standard deviations.
 _STEP = 1e-2
-#: Measures whose smallest value is the worst.
-_SMALLEST = ("explained", "variation")
 
 
 def gradient_of(function: Callable[[Array], Array], center: Array, sd: Array) -> Array:
@@ -50,7 +50,7 @@ def derived_record(
     of_fit : xarray.Dataset
         Record of the fit's calibration.
     measures : dict of str to ndarray, shape (q,), optional
-        Measures of the quantities; by default `Influences.measures` of the gradient and the record. One that is NaN or
+        Measures of the quantities; by default those that follow from the influences in the record. One that is NaN or
         absent is the worst of the parameters that concern the quantity.
 
     Returns
@@ -59,14 +59,14 @@ def derived_record(
         The group ``calibration`` of the quantities: dimension ``parameter``, the measures, ``calibrated``, and the
         attributes ``method``, ``verdict``, ``reasons`` and ``reasons_of_fit`` of a calibration record.
     """
-    if not measures:
-        measures = Influences(*of_fit["influence"].to_numpy()).measures(gradient) if "influence" in of_fit else {}
+    if not measures and "influence" in of_fit:
+        own = Influences(*of_fit["influence"].to_numpy())
+        measures = {name: one.of_influences(own, gradient) for name, one in MEASURES.items() if one.of_influences}
     concerns = np.square(_correlations(gradient, sd, of_fit)) > CONCERNS
-    judges = parameter_checks(how=source(of_fit.attrs["method"]))
-    columns = {name: _worst(of_fit, name, concerns) for name in judges}
-    for name in columns.keys() & measures.keys():
-        columns[name] = np.where(np.isnan(measures[name]), columns[name], measures[name])
-    judgement = judge(names, columns, judges, [], np.ones(len(names), dtype=bool))
+    columns = {name: _worst(of_fit, measure, concerns) for name, measure in MEASURES.items()}
+    for name, values in (measures or {}).items():
+        columns[name] = np.where(np.isnan(values), columns[name], values)
+    judgement = judge(names, columns, source(of_fit.attrs["method"]))
     if said := of_fit.attrs["reasons_of_fit"]:
         of_all = said.split("\n")
         judgement = Judgement(np.zeros(len(names), dtype=bool), [*of_all, *judgement.reasons], of_all)
@@ -94,12 +94,10 @@ def _correlations(gradient: Array, sd: Array, of_fit: xr.Dataset) -> Array:
     return np.divide(moved, scale, out=np.zeros_like(moved), where=scale > 0)
 
 
-def _worst(of_fit: xr.Dataset, name: str, concerns: NDArray[np.bool_]) -> Array:
+def _worst(of_fit: xr.Dataset, measure: Measure, concerns: NDArray[np.bool_]) -> Array:
     """Return the worst value of a measure over the parameters that concern each quantity (q, p); NaN if unknown."""
-    sign = -1.0 if name in _SMALLEST else 1.0
-    known = concerns & ~np.isnan(of_fit[name].to_numpy())
-    values = np.where(known, sign * of_fit[name].to_numpy(), -np.inf).max(axis=1, initial=-np.inf)
-    return np.where(known.any(axis=1), sign * values, np.nan)
+    values = of_fit[measure.name].to_numpy()
+    return np.array([measure.worst_of(values[own]) for own in concerns])
 
 
 def derived_attributes(record: xr.Dataset | None, of_fit: dict[str, str]) -> dict[str, str]:

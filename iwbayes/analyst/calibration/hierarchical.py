@@ -9,12 +9,14 @@ with the exact prior can be sampled.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from iwbayes.analyst.calibration.record import Judged
+from iwbayes.analyst.calibration.rehearsed import Rehearsed
 from iwbayes.analyst.calibration.sandwich import CalibratedNormal
 from iwbayes.analyst.inference.nuts import SamplingSettings
 from iwbayes.analyst.inference.weight_draws import ComponentAssignment, draw_densities, sample_statistics
@@ -137,36 +139,20 @@ class Hierarchy:
         whole[np.ix_(inside, inside)] = self.mode.curvature
         return whole
 
-    def for_record(self, normal: CalibratedNormal) -> CalibratedNormal:
-        """Extend a normal of the informed parameters to all parameters: NaN for the fixed ones."""
-        given = self.given
-        both, p = np.ix_(given.informed, given.informed), len(given.informed)
-        one: dict[str, Any] = {}
-        shares = ("explained", "second_order", "misfit_share", "unrehearsed_share")
-        ratios = ("kappa", "dfbetas", "variation", "score_ratio", "curvature_error")
-        for name in ("mean", "likelihood_mean", *ratios, *shares):
-            one[name] = given.placed(getattr(normal, name))
-        for name in ("covariance", "likelihood_covariance", "uncalibrated_covariance"):
-            one[name] = np.full((p, p), np.nan)
-            one[name][both] = getattr(normal, name)
-        held = p - int(given.informed.sum())
-        return replace(
-            normal,
-            marginals={},
-            influences=None,
-            mode=self.center,
-            prior_directions=normal.prior_directions + held,
-            **one,
-        )
-
-    def facts(self, draws: Array) -> dict[str, Any]:
-        """Return the facts that only the record of a hierarchy has, from weighted posterior draws (sample, p)."""
-        terms, center = self.given.terms, self.center
-        return {
-            "nonquadraticity": nonquadraticity(terms, center, self.curvature, draws),
-            "informed": self.given.informed,
-            "linked": terms.prior(center)[1] != 0,
+    def judged(self, draws: Array) -> Judged:
+        """Return measures of all parameters, NaN for the fixed ones; `draws` (sample, p) are weighted ones."""
+        given, center, normal = self.given, self.center, self.normal
+        facts = normal.facts | {
+            "prior_directions": normal.prior_directions + int((~given.informed).sum()),
+            "nonquadraticity": nonquadraticity(given.terms, center, self.curvature, draws),
         }
+        measures = {name: given.placed(values) for name, values in normal.measures.items()}
+        return Judged(measures, facts, None, given.informed, given.terms.prior(center)[1] != 0)
+
+    def of_all(self, found: Rehearsed) -> Rehearsed:
+        """Return rehearsed estimates of all parameters, NaN for the fixed ones."""
+        placed = self.given.placed
+        return Rehearsed(placed(found.deviations), placed(found.formula_sd), found.misfit)
 
     def sample(self, draws: Array, settings: SamplingSettings, rng: np.random.Generator) -> tuple[Array, xr.Dataset]:
         """Draw (sample, p) from calibrated likelihood times prior, first chain first, with group sample_stats.

@@ -79,7 +79,7 @@ class Meat:
         none = np.zeros_like(sums.residual)
         if moments is None:
             return cls(sums.residual, none, none, none, none, sums, None, misfit)
-        missed = none if np.isnan(misfit.delta) else misfit.delta**2 * moments.unspanned(sums.information)
+        missed = none if np.isnan(misfit.value) else misfit.value * moments.unspanned(sums.information)
         return cls(sums.residual, moments.moment_covariance(n_private, tau), missed, none, none, sums, moments, misfit)
 
     def bias(self, scores: Array, shares: Array, bread: Array) -> Array:

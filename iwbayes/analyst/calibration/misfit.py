@@ -10,7 +10,7 @@ import numpy as np
 from iwbayes.analyst.calibration.moments import TiltMoments, score_moments, tilt_moments
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.arrays import Array
-from iwbayes.measurement import error_before_tilt, mean_excess
+from iwbayes.measurement import excess_over_chance, misfit_before_tilt
 from iwbayes.release import Release
 
 #: Held-back features are left out if the tilt's features leave less than this share of their variance unexplained.
@@ -61,7 +61,7 @@ class FitTest:
         return cls(test.features[:, left], second[both], slope[left], missed[left], by_chance[both])
 
     @property
-    def mean_square_error(self) -> float:
+    def misfit(self) -> float:
         """Mean square error of the weighted rows in features of variance one that the tilt does not use.
 
         It is the mean over directions of ``d' S^-1 d`` for `missed` d and `residual` S, less the part that is due to
@@ -73,15 +73,15 @@ class FitTest:
         features, with mean square delta^2 in each direction of variance one. This estimates delta^2. The error of a
         mean score then has a variance of delta^2 times the score's own residual variance.
         """
-        return max(mean_excess(self.missed, self.residual, self.by_chance), 0.0) if len(self.missed) else 0.0
+        return max(excess_over_chance(self.missed, self.residual, self.by_chance), 0.0) if len(self.missed) else 0.0
 
     def bias(self, scores: Array, shares: Array, moments: TiltMoments, information: Array, bread: Array) -> Array:
-        """Return the errors (p,) of estimates that the test shows beyond `mean_square_error`; zero if it shows none.
+        """Return the errors (p,) of estimates that the test shows beyond `misfit`; zero if it shows none.
 
         An estimate errs by ``J^-1 B d``, with B (p, k) the regression of the residual scores (row, p) on the residual
         features, as far as these span the scores. Of all directions the test has a few random ones. So this error is
         divided by the share of the residual variance of the estimate's influence function that they span. It counts if
-        it is more than `_SURE` standard deviations from zero, by chance and by `mean_square_error`, and less what is
+        it is more than `_SURE` standard deviations from zero, by chance and by `misfit`, and less what is
         expected of these. `information` (p, p) is the covariance of the scores, `bread` is J^-1.
 
         Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
@@ -91,7 +91,7 @@ class FitTest:
         cross = (scores - shares @ scores).T @ (self.features * shares[:, None])
         residual = cross - (moments.slope * moments.h) @ self.slope.T
         effect = bread @ np.linalg.lstsq(self.residual, residual.T, rcond=_LEFT)[0].T
-        shift, by_chance = effect @ self.missed, self.by_chance + self.mean_square_error * self.residual
+        shift, by_chance = effect @ self.missed, self.by_chance + self.misfit * self.residual
         variance, spanned = (np.einsum("ij,jk,ik->i", effect, part, effect) for part in (by_chance, self.residual))
         whole = np.diag(bread @ moments.unspanned(information) @ bread)
         sure = (np.square(shift) > _SURE**2 * variance) & (spanned > _LEAST_SPANNED * whole)
@@ -102,21 +102,21 @@ class FitTest:
 class Misfit(NamedTuple):
     """Error of the weighted rows in directions that no released moment corrects.
 
-    ``delta``: root mean square error in a direction of variance one; NaN if it is unknown. ``test``: the held-back test
+    ``value``: mean square error in a direction of variance one; NaN if it is unknown. ``test``: the held-back test
     that it comes from, if there is one.
     """
 
-    delta: float
+    value: float
     test: FitTest | None = None
 
     @classmethod
     def of(cls, tilt: ReleasedTilt, shares: Array, n_private: float) -> Misfit:
         """Estimate the misfit of rows with shares (row,)."""
         test = FitTest.of(tilt, shares, n_private)
-        return cls(float(np.sqrt(unmeasured_variance(tilt, test, n_private))), test)
+        return cls(misfit_of_tilt(tilt, test, n_private), test)
 
 
-def unmeasured_variance(tilt: ReleasedTilt, test: FitTest | None, n_private: float) -> float:
+def misfit_of_tilt(tilt: ReleasedTilt, test: FitTest | None, n_private: float) -> float:
     """Return the mean square error of the weighted rows in a direction of variance one that the tilt does not use.
 
     The estimate comes from the first of these that is available:
@@ -124,35 +124,32 @@ def unmeasured_variance(tilt: ReleasedTilt, test: FitTest | None, n_private: flo
     1. the held-back test of the release;
     2. for a tilt in stages, the error of the rows before the first stage in the scores of its models, plus 1/N for the
        sampling of the private rows; later stages correct these directions except for clipped parts;
-    3. the error of the generator in the measured directions (`generator_error`).
+    3. the error of the generator in the measured directions (`misfit_of_generator`).
 
-    The last two are at least the assumed error `Measurement.least_error`. NaN if the tilt belongs to no release.
+    The last two are at least the assumed error `Measurement.least_misfit`. NaN if the tilt belongs to no release.
     """
     if test is not None:
-        return test.mean_square_error
+        return test.misfit
     if tilt.weights is None:
         return float("nan")
-    if np.isfinite(tilt.row_error):
-        return max(tilt.row_error, tilt.least_error) + 1 / n_private
-    return float(np.fmax(generator_error(tilt, n_private), tilt.least_error))
+    if np.isfinite(tilt.misfit):
+        return max(tilt.misfit, tilt.least_misfit) + 1 / n_private
+    return float(np.fmax(misfit_of_generator(tilt, n_private), tilt.least_misfit))
 
 
-def generator_error(tilt: ReleasedTilt, n_private: float) -> float:
+def misfit_of_generator(tilt: ReleasedTilt, n_private: float) -> float:
     """Return the mean square error of the rows before their tilt, in measured directions of variance one.
 
     Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
 
     It compares the released moments with those of the rows under their base weights, as in `FitTest`, and
-    subtracts the part that is due to noise and sampling. It may be negative. NaN if the base weights are unknown.
+    subtracts the part that is due to noise and sampling. It may be negative.
     """
-    try:
-        base, _ = tilt.base_and_coefficients
-    except RuntimeError:
-        return float("nan")
-    return error_before_tilt(tilt.features, np.exp(base), tilt.value, tilt.noise, n_private)
+    base, _ = tilt.base_and_coefficients
+    return misfit_before_tilt(tilt.features, np.exp(base), tilt.value, tilt.noise, n_private)
 
 
-def row_error(release: Release) -> float:
+def misfit_of_rows(release: Release) -> float:
     """Return the mean square error of the weighted rows in an unmeasured direction of variance one.
 
     It is estimated from the measured directions: from those of the held-back test after the tilt, if there is one, and
@@ -162,9 +159,9 @@ def row_error(release: Release) -> float:
     tilt = ReleasedTilt.of(release)
     if tilt is None:
         return float("nan")
-    if np.isfinite(tilt.row_error):
-        return tilt.row_error
+    if np.isfinite(tilt.misfit):
+        return tilt.misfit
     values = release.weights.values
-    measured = generator_error(tilt, release.n_private)
+    measured = misfit_of_generator(tilt, release.n_private)
     test = FitTest.of(tilt, values / values.sum(), release.n_private)
-    return measured if test is None else (test.mean_square_error + TILTED_PART * measured) / 2
+    return measured if test is None else (test.misfit + TILTED_PART * measured) / 2

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from iwbayes.analyst.calibration.domain import Check, above, below
+from iwbayes.analyst.calibration.measures.base import Check, above, below
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.release import Release
 from iwbayes.weights import ESS_LIMIT, pareto_k_threshold

@@ -16,18 +16,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from iwbayes._threads import one_blas_thread
-from iwbayes.analyst.calibration.curvature import CurvaturesAt, curvature_error
-from iwbayes.analyst.calibration.influence import dfbetas, likelihood_ess, variation
-from iwbayes.analyst.calibration.kappa import Influences, kappa_overall
+from iwbayes.analyst.calibration.influences import Influences, kappa_overall, likelihood_ess
+from iwbayes.analyst.calibration.measures import MEASURES
+from iwbayes.analyst.calibration.measures.base import CurvaturesAt, Drawn, Estimates, Replayed, Slope
 from iwbayes.analyst.calibration.meat import Meat
 from iwbayes.analyst.calibration.score_marginals import OF_FORMULA, OF_REPEATED_NOISE, ScoreEquation, ScoreMarginal
 from iwbayes.analyst.calibration.second_order import GradientsAt, second_order_covariance
 from iwbayes.analyst.inference.transport import DEFINITE
+from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
 from iwbayes.analyst.released_tilt import TAU, ReleasedTilt
 from iwbayes.arrays import Array, symmetric
 
@@ -52,6 +54,19 @@ class LikelihoodTerms:
     gradients_at: GradientsAt | None = None  # enables the second-order term in the noise of the moments
     scores_at: Callable[[Array], Array] | None = None  # scores at other theta; enables marginals by the score equation
     curvatures: CurvaturesAt | None = None  # enables `curvature_error`
+
+    @classmethod
+    def at(cls, posterior: WeightedPosterior, mode: Mode) -> LikelihoodTerms:
+        """Evaluate them for a posterior at its mode."""
+        theta, total = mode.theta, posterior.weights.sum()
+        curvature, shares, curvatures = (
+            mode.curvature / total,
+            posterior.weights / total,
+            partial(posterior.curvatures, theta),
+        )
+        return cls(
+            theta, posterior.scores(theta), curvature, shares, posterior.gradients_at, posterior.scores, curvatures
+        )
 
     def __post_init__(self) -> None:
         """Check shapes and values, and scale the shares."""
@@ -88,44 +103,16 @@ class CalibratedNormal:
         unless `prior_directions` > 0; along the others the covariance is infinite, and zero is stored.
     uncalibrated_covariance : ndarray, shape (p, p)
         ``(n_private J + prior precision)^-1``: the covariance of the weighted posterior alone.
-    kappa, kappa0 : ndarray, shape (p,), and float
-        See `kappa` and `kappa_overall`; NaN without features.
-    explained : ndarray, shape (p,)
-        Share of the variance of each parameter's influence function that the features span. At 1 the released moments
-        alone determine the parameter, whatever the shape of the density ratio. NaN without features, and for
-        parameters that the prior alone informs.
-    second_order : ndarray, shape (p,)
-        Share of the calibrated likelihood's variance that is of second order in the noise of the moments. NaN
-        without features or `gradients_at`, and for parameters that the prior alone informs.
-    misfit : float
-        Root mean square error of the weighted rows in features of variance one that the tilt does not use; see
-        `unmeasured_variance`. NaN without features.
-    misfit_share : ndarray, shape (p,)
-        Share of the calibrated likelihood's variance that is due to that misfit. NaN without features, and for
-        parameters that the prior alone informs.
-    likelihood_ess : float
-        See `likelihood_ess`.
-    dfbetas : ndarray, shape (p,)
-        See `dfbetas`; NaN for parameters that the prior alone informs.
-    variation : ndarray, shape (p,)
-        See `variation`; NaN for parameters that the prior alone informs.
-    unrehearsed_share : ndarray, shape (p,)
-        Share of the calibrated likelihood's variance that rehearsals do not show, due to features that the release did
-        not measure. NaN without rehearsals.
-    score_ratio : ndarray, shape (p,)
-        Ratio of the length of a 90 % interval by the score equation to that of the normal: 1 if the normal is adequate,
-        infinite if nothing bounds the parameter. NaN without a tilt or `scores_at`, and for parameters that the prior
-        alone informs.
-    curvature_error : ndarray, shape (p,)
-        See `curvature_error`; NaN without a tilt or `curvatures`, and for parameters that the prior alone informs.
-    cut_directions : int
-        Number of directions of phi that were cut because the weighted rows hardly vary there.
-    prior_directions : int
-        Number of directions of theta in which no row's score varies; the prior alone informs them (hyperparameters).
+    measures : dict of str to ndarray, shape (p,)
+        Values of `MEASURES`, by name; NaN where unknown.
+    facts : dict of str to float
+        Numbers of the whole fit: ``kappa0`` (see `kappa_overall`) and ``misfit`` (see `Misfit.value`), NaN without a
+        tilt; ``likelihood_ess``; ``cut_directions``, the number of directions of phi that were cut because the weighted
+        rows hardly vary there; ``prior_directions``.
     marginals : mapping of int to ScoreMarginal
         Distributions, by the score equation, of the parameters that are far from normal.
     influences : Influences or None
-        See `Influences`; they judge functions of the parameters. None without a tilt, and for several weight draws.
+        They judge functions of the parameters. None without a tilt, and for several weight draws.
     """
 
     mode: Array
@@ -134,22 +121,15 @@ class CalibratedNormal:
     likelihood_mean: Array
     likelihood_covariance: Array
     uncalibrated_covariance: Array
-    kappa: Array
-    kappa0: float
-    explained: Array
-    second_order: Array
-    misfit: float
-    misfit_share: Array
-    likelihood_ess: float
-    dfbetas: Array
-    variation: Array
-    unrehearsed_share: Array
-    score_ratio: Array
-    curvature_error: Array
-    cut_directions: int
-    prior_directions: int
+    measures: dict[str, Array]
+    facts: dict[str, float]
     marginals: Mapping[int, ScoreMarginal] = field(default_factory=dict)
     influences: Influences | None = None
+
+    @property
+    def prior_directions(self) -> int:
+        """Number of directions of theta in which no row's score varies; the prior alone informs them."""
+        return int(self.facts["prior_directions"])
 
     @property
     def likelihood_precision(self) -> Array:
@@ -169,11 +149,13 @@ class CalibratedNormal:
 class Spread(NamedTuple):
     """Variances by rehearsals: of an estimate about the truth (p,), and of the error that rehearsals cannot show.
 
-    `unrehearsed` is the mean square error of the rows in an unmeasured direction of variance one; it must be added.
+    `misfit` is that of the rows that no rehearsal shows; it must be added.
+    `coverage` (p,) is that of the formula, see `Replayed`.
     """
 
     variance: Array
-    unrehearsed: float
+    misfit: float
+    coverage: Array
 
 
 def calibrate_normal(
@@ -184,6 +166,7 @@ def calibrate_normal(
     tilt: ReleasedTilt | None = None,
     tau: float = TAU,
     spread: Spread | None = None,
+    drawn: Drawn | None = None,
 ) -> CalibratedNormal:
     """Calibrate the likelihood of a weighted posterior and return the normal approximation with its prior.
 
@@ -194,7 +177,7 @@ def calibrate_normal(
     deviation of the tilt's coefficients. Without a tilt the result is the row sandwich, for weights whose noise
     distribution is unknown; it leaves out the noise of the weights. With a ``spread``, standard deviations come from
     rehearsals and correlations from the formula, because a few dozen rehearsals cannot estimate a covariance of many
-    parameters.
+    parameters. ``drawn`` describes draws from the weighted posterior, for measures that compare them with the mode.
 
     ValueError for a tilt of different rows, a curvature that is not positive definite, and a posterior that is not
     concave at the calibrated mode; RuntimeError if the search for that mode did not converge.
@@ -221,7 +204,6 @@ def calibrate_normal(
         half = np.linalg.solve(inner, informed.T)
         bread = informed @ half  # J^-1 when n_prior = 0
         unknown = np.full(len(theta), np.nan)
-        second = unknown
         bias = meat.bias(scores, shares, bread)
         meat = meat.with_bias(terms.curvature @ bias)
         if tilt is not None and moments is not None and terms.gradients_at is not None:
@@ -231,17 +213,22 @@ def calibrate_normal(
             )  # fmt: skip
             outward = terms.curvature @ informed  # maps a covariance of estimates to one of scores
             meat = replace(meat, second_order_meat=outward @ of_estimates @ outward.T)
-            second = _share(meat.second_order_meat, bread, meat)
-        missed, of_formula = unknown, meat
+        model = np.asarray(np.linalg.inv(precision), dtype=np.float64)
+        excess = model @ (n_private * (information - terms.curvature)) @ model
+        at = Estimates(
+            scores=scores, bread=bread, shares=shares, meat=meat, tilt=tilt, n_private=n_private,
+            slope=Slope(bread, scores, information, terms.curvatures), influences=Influences.of(meat, bread),
+            drawn=drawn, score_ratio=unknown, model_variance=np.diag(model), model_excess=np.diag(excess),
+        )  # fmt: skip
+        of_formula = meat
         if spread is not None:
-            meat, missed = _rehearsed(meat, bread, terms.curvature, spread, bias)
+            meat, replayed = _rehearsed(meat, bread, terms.curvature, spread, bias)
+            at = replace(at, replayed=replayed)
         step = bread @ (shares @ scores)
         mean, posterior = _posterior(prior, theta, basis, n_prior, inner, meat.total, shares @ scores)
-        ratio: Array = unknown
-        unsure: Array = unknown
-        if tilt is not None and terms.curvatures is not None:
-            unsure = curvature_error(terms.curvatures, bread, scores, shares, tilt, n_private, meat.misfit.delta)
         marginals: Mapping[int, ScoreMarginal] = {}
+        found = {name: one.compute(at) for name, one in MEASURES.items()}
+        measures = {name: unknown if values is None else values for name, values in found.items()}
         if tilt is not None and terms.scores_at is not None:
             equation = ScoreEquation(
                 scores, terms.scores_at, prior, shares, tilt, of_formula, terms.curvature, precision, n_private, tau
@@ -249,55 +236,41 @@ def calibrate_normal(
             varying = np.diag(bread @ information @ bread) > 0
             # Scores away from the mode are known if the tilt measured products of columns, not scores at some mode.
             # Draws under many weight draws follow the noise of the curvature already, as that of the second order.
-            known = tilt.columns is None and terms.gradients_at is not None
-            tested = unsure if known else unknown
+            known = tilt.columns is None and terms.gradients_at is not None and spread is None
+            tested = measures["curvature_error"] if known else unknown
             # rehearsals and draws under many weight draws repeat the noise of a count
             few = OF_FORMULA if spread is None and terms.gradients_at is not None else OF_REPEATED_NOISE
-            ratio, marginals = equation.marginals(mean, posterior, varying, tested, few)
-        influences = Influences.of(meat, bread)
-    none = dict.fromkeys(("kappa", "explained", "misfit_share"), unknown)
-    measures = none if influences is None else influences.measures()
+            measures["score_ratio"], marginals = equation.marginals(mean, posterior, varying, tested, few)
+    facts = {
+        "kappa0": float("nan") if moments is None else kappa_overall(moments),
+        "misfit": meat.misfit.value,
+        "likelihood_ess": likelihood_ess(bread, meat),
+        "cut_directions": 0 if moments is None else moments.cut_directions,
+        "prior_directions": n_prior,
+    }
     return CalibratedNormal(
         mode=theta,
         mean=mean,
         covariance=posterior,
         likelihood_mean=theta + step,
         likelihood_covariance=symmetric(bread @ meat.total @ bread),
-        uncalibrated_covariance=np.asarray(np.linalg.inv(precision), dtype=np.float64),
-        kappa=measures["kappa"],
-        kappa0=float("nan") if moments is None else kappa_overall(moments),
-        explained=measures["explained"],
-        second_order=second,
-        misfit=meat.misfit.delta,
-        misfit_share=measures["misfit_share"],
-        likelihood_ess=likelihood_ess(bread, meat),
-        dfbetas=dfbetas(scores, shares, bread, meat, tilt),
-        variation=variation(information, bread),
-        unrehearsed_share=missed,
-        score_ratio=ratio,
-        curvature_error=unsure,
-        cut_directions=0 if moments is None else moments.cut_directions,
-        prior_directions=n_prior,
+        uncalibrated_covariance=model,
+        measures=measures,
+        facts=facts,
         marginals=marginals,
-        influences=influences,
+        influences=Influences.of(meat, bread),
     )
 
 
-def _rehearsed(meat: Meat, bread: Array, curvature: Array, spread: Spread, bias: Array) -> tuple[Meat, Array]:
-    """Return the meat with the standard deviations of rehearsals, and the share (p,) of variance they do not show."""
+def _rehearsed(meat: Meat, bread: Array, curvature: Array, spread: Spread, bias: Array) -> tuple[Meat, Replayed]:
+    """Return the meat with the standard deviations of rehearsals, and the parts of these."""
     formula = bread @ meat.total @ bread
-    missed = spread.unrehearsed * np.diag(bread @ meat.unmeasured @ bread) + np.square(bias)
+    missed = spread.misfit * np.diag(bread @ meat.unmeasured @ bread) + np.square(bias)
     own, wanted = np.diag(formula), spread.variance + missed
     scale = np.sqrt(np.divide(wanted, own, out=np.ones_like(own), where=(own > 0) & np.isfinite(wanted)))
     beyond = curvature @ (formula * np.outer(scale, scale) - formula) @ curvature
-    share = np.divide(missed, wanted, out=np.full(len(own), np.nan), where=wanted > 0)
-    return replace(meat, rehearsed_meat=symmetric(beyond)), share
-
-
-def _share(part: Array, bread: Array, meat: Meat) -> Array:
-    """Return the share of each parameter's variance due to a part of the meat; NaN if no row informs the parameter."""
-    own, total = (np.einsum("ij,jk,ik->i", bread, middle, bread) for middle in (part, meat.total))
-    return np.divide(own, total, out=np.full(len(own), np.nan), where=total > 0)
+    parts = Replayed(own, spread.variance, missed, spread.coverage)
+    return replace(meat, rehearsed_meat=symmetric(beyond)), parts
 
 
 def _informed_basis(precision: Array, information: Array, n: float) -> tuple[Array, int]:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
+from iwbayes.analyst.calibration.influences import rows_behind
 from iwbayes.analyst.calibration.meat import Meat
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.arrays import Array
@@ -227,8 +228,11 @@ class ScoreEquation:
         return float(rows_behind(self.scores @ direction[:, None], self.shares, self.n_private)[0])
 
 
-def rows_behind(influences: Array, shares: Array, n_private: float) -> Array:
-    """Return the effective numbers (q,) of private rows behind influences (row, q); they are small for rare levels."""
-    squares = np.square(influences - shares @ influences)
-    second, fourth = np.square(shares @ squares), shares @ np.square(squares)
-    return np.asarray(n_private * np.divide(second, fourth, out=np.full_like(second, np.inf), where=fourth > 0))
+def with_marginals(draws: Array, marginals: Mapping[int, ScoreMarginal]) -> Array:
+    """Give draws (sample, p) the marginals of the parameters that are far from normal; their ranks stay the same."""
+    if not marginals:
+        return draws
+    draws = draws.copy()
+    for index, marginal in marginals.items():
+        draws[:, index] = marginal.applied(draws[:, index])
+    return draws

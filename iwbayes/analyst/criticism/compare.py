@@ -11,14 +11,14 @@ from scipy.optimize import minimize
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.criticism.loo import WeightedLOO, difference_errors, loo, rehearsed_errors
-from iwbayes.analyst.criticism.weighted_sample import RowWeights
 from iwbayes.arrays import Array
-from iwbayes.rehearsals import Rehearsals
+from iwbayes.release import Release
+from iwbayes.release.rehearsals import Rehearsals
 
 
 def compare(
     models: Mapping[str, WeightedLOO | arviz_compat.ArvizObject],
-    weights: RowWeights | None = None,
+    release: Release | None = None,
     *,
     total: float | None = None,
     var_name: str | None = None,
@@ -30,14 +30,10 @@ def compare(
     ----------
     models : dict of str to WeightedLOO, arviz.InferenceData or xarray.DataTree
         Two or more models by name: results of :func:`~iwbayes.loo`, or draws from which they are computed.
-    weights : Release, Weights or ndarray of shape (row,), optional
-        Weights of the models, if draws are given; see :func:`~iwbayes.loo`.
-    total : float, optional
-        Sum of the weights over all rows of the table, if draws are given; see :func:`~iwbayes.loo`.
-    var_name : str, optional
-        Name of the observed variable from which rows are left out, if draws are given; see :func:`~iwbayes.loo`.
-    rehearsals : Rehearsals, optional
-        Rehearsals of the release, for standard errors, if draws are given; see :func:`~iwbayes.loo`.
+    release : Release, optional
+        Release with the weights of the models, if draws are given; see :func:`~iwbayes.loo`.
+    total, var_name, rehearsals : optional
+        For draws, as in :func:`~iwbayes.loo`.
 
     Returns
     -------
@@ -80,13 +76,8 @@ def compare(
 
     Examples
     --------
-    Seeded noise makes the example repeatable. Private data need the default noise.
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
 
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
-    >>> private = iw.PrivateTable(people.frame, people.schema)
-    >>> noise = iw.SeededNoise(1)
-    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, n_synthetic=2000, noise=noise, random_seed=1)
     >>> models = {
     ...     formula: iw.fit(formula, release, calibrate="none", log_likelihood=True, draws=250, random_seed=1)
     ...     for formula in ("y ~ 1", "y ~ x + z")
@@ -106,7 +97,7 @@ def compare(
     results = {
         str(name): model
         if isinstance(model, WeightedLOO)
-        else loo(model, weights, total=total, var_name=var_name, rehearsals=rehearsals)
+        else loo(model, release, total=total, var_name=var_name, rehearsals=rehearsals)  # type: ignore[arg-type]
         for name, model in models.items()
     }
     ranked = dict(sorted(results.items(), key=lambda item: -item[1].elpd))
@@ -114,9 +105,7 @@ def compare(
     for name, other in others:
         _check_same(best_name, best, name, other)
     scores = np.column_stack([result.elpd_i.to_numpy() for result in ranked.values()])
-    samples = [result.sample for result in ranked.values()]
-    # all models have the same weights, so one sample that accounts for their noise serves all models
-    sample = next((sample for sample in samples if sample.noise_included), samples[0])
+    sample = best.sample  # all models have the same weights
     rehearsed = [result.rehearsed for result in ranked.values() if result.rehearsed is not None]
     with np.errstate(invalid="ignore"):
         errors, differences = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,40 +10,21 @@ import pandas as pd
 import xarray as xr
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.calibration.domain import (
-    Check,
-    above,
-    below,
-    failed_refits_check,
-    nonquadraticity_check,
-    parameter_checks,
-    source,
-)
+from iwbayes.analyst.calibration.measures import MEASURES
+from iwbayes.analyst.calibration.measures.base import Check, above, below
 from iwbayes.analyst.calibration.release_limits import tail_checks, weight_checks, weight_facts
+from iwbayes.analyst.calibration.verdict import failed_refits_check, nonquadraticity_check, source
 from iwbayes.analyst.checks import check_release
-from iwbayes.analyst.criticism.diagnostics_table import COLUMNS, NAN, OF_FORMULA, OF_REHEARSALS, Diagnostics
+from iwbayes.analyst.criticism.diagnostics_table import COLUMNS, NAN, Diagnostics
 from iwbayes.analyst.criticism.pointwise import group_or_empty
 from iwbayes.analyst.fit_record import weights_digest
 from iwbayes.analyst.inference.nuts import DRAWS_PER_CHAIN, RHAT_FAILURE, RHAT_LIMIT
-from iwbayes.analyst.regression.families import FAMILIES
 from iwbayes.analyst.released_tilt import ReleasedTilt
+from iwbayes.models.families import FAMILIES
 from iwbayes.release import Release
 from iwbayes.statement import PrivacyStatement
 from iwbayes.tables.reference_levels import RARE_SHARE, rare_references
 from iwbayes.weights import kish_ess, psislw
-
-#: For each check of single parameters, its variable in the record, and the attribute with the worst value.
-_WORST = {
-    "kappa": "kappa_max",
-    "explained": "explained_min",
-    "misfit_share": "misfit_share_max",
-    "dfbetas": "dfbetas_max",
-    "variation": "variation_min",
-    "score_ratio": "score_ratio_max",
-    "curvature_error": "curvature_error_max",
-    "dispersion": "dispersion_max",
-    "skew": "skew",
-}
 
 
 def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) -> Diagnostics:
@@ -71,35 +51,14 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
           ``calibration`` then fails too.
         - ``calibration``: whether the intervals account for the noise in the weights. "warn" if only some do.
           ``calibration[parameter]`` judges each parameter.
-        - ``kappa``: largest noise ratio of a parameter, the noise of the released moments in the direction of the
-          parameter relative to the standard deviation of one private row. ``kappa[parameter]`` is the noise ratio of
-          each parameter, and ``kappa0`` (for information) combines all directions.
-        - ``explained``: smallest explained share, the part of the variance of a parameter's influence function that the
-          features of the tilt span. ``explained[parameter]`` is the share of each parameter.
-        - ``misfit``: largest share of a parameter's variance that is due to misfit of the weighted rows in features the
-          tilt does not use. ``misfit[parameter]`` is the share of each parameter.
+        - each of the measures in :doc:`/user_guide/intervals_that_cover` by its worst value, and for single parameters
+          as in ``kappa[parameter]``. Their limits depend on the source of the intervals (formula, rehearsals, pool); a
+          measure without a limit for this source is for information. ``kappa0`` (for information) is the noise ratio
+          of all directions together.
         - ``rehearsals`` and ``failed_refits``, if the intervals come from rehearsals: their number, and the share of
-          rehearsals in which the model could not be fitted. Rehearsals cannot show a relation that the released rows
-          lack, so ``explained`` is judged, with a lower limit than for the formula. ``kappa``, ``misfit`` and
-          ``dfbetas`` are then for information only.
-          ``length_ratio[parameter]`` is the standard deviation relative to the formula.
-          ``rehearsed_coverage[parameter]`` is how often the 90 % interval of the formula covered the rehearsed value.
-          ``unrehearsed_share[parameter]`` is the share of the variance for features that were not measured.
+          rehearsals in which the model could not be fitted.
         - ``reference_level of <column>``, only if it is rare: weighted share of the level with which a regression
           compares the column's other levels.
-        - ``dfbetas``: largest shift of an estimate by one synthetic row, in standard deviations.
-        - ``score_ratio``: largest ratio of the length of an interval by the score equation to that of the normal
-          interval. It is above one where the privacy noise is large compared with the statistics that inform a
-          parameter. ``score_ratio[parameter]`` is the ratio for each parameter.
-        - ``variation``: smallest ratio of the variance of a parameter's scores to the variance that the curvature
-          implies. It is near zero if an outcome or a level has too few rows, so that only the prior keeps the estimate
-          finite.
-        - ``curvature_error``: largest relative error in the length of an interval due to the curvature of the log
-          likelihood, which depends on the relations between predictors. ``curvature_error[parameter]`` is the error for
-          each parameter.
-        - ``dispersion``, for pools over weight draws: largest ratio of a parameter's standard deviation by the variance
-          of its scores to that by their curvature. It is above one if the rows vary more than the model assumes.
-        - ``skew``: largest distance between mean and mode of the weighted posterior, in standard deviations.
         - ``nonquadraticity``, for models with hyperparameters: standard deviation, over the weighted posterior, of the
           difference between the log likelihood and its quadratic approximation.
         - ``ess``: Kish's effective number of weighted rows; it must exceed four per feature of the tilt. ``pareto_k``,
@@ -184,11 +143,6 @@ def _reference_levels(release: Release, names: list[str]) -> list[Check]:
     return [Check(f"reference_level of {one.column}", one.share, RARE_SHARE, "warn", one.text, ">") for one in found]
 
 
-def _unjudged(judge: Any, value: float) -> Check:
-    """Return a check of the formula as information, because the intervals come from rehearsals."""
-    return _as_information(judge(value))
-
-
 def _as_information(check: Check) -> Check:
     return replace(check, verdict="info", what_to_do="") if check.verdict == "fail" else check
 
@@ -237,18 +191,17 @@ def _calibration(record: xr.Dataset | None, *, of_another: bool) -> list[Check]:
         "Not judged, because structural zeros raise it without harm to the intervals. See kappa for each parameter."
     )
     how = source(attrs["method"])
-    by_rehearsals, judges = how == "rehearsals", parameter_checks(how=how)
-    # limits of the formula that the intervals do not depend on are for information
-    others = parameter_checks() if by_rehearsals else {}
-    judges = {name: partial(_unjudged, judge) for name, judge in others.items() if name not in judges} | judges
     checks = [
         Check("calibration", value, "calibrated", "ok" if good else "warn" if in_part else "fail", text),
         _info("method", attrs["method"]),
-        *([_info("rehearsals", attrs["n_rehearsals"])] if by_rehearsals else []),
-        *([failed_refits_check(float(attrs["failed_refits"]))] if by_rehearsals else []),
-        *(judges[column](float(attrs[fact])) for column, fact in _WORST.items() if column in judges and fact in attrs),
-        _info("kappa0", float(attrs["kappa0"]), overall),
     ]
+    if how == "rehearsals":
+        checks += [_info("rehearsals", attrs["n_rehearsals"]), failed_refits_check(float(attrs["failed_refits"]))]
+    for measure in MEASURES.values():
+        check = measure.check(float(attrs[measure.worst_name]), how)
+        if check.verdict != "info" or measure.judges(how) or not np.isnan(check.value):
+            checks.append(check)
+    checks.append(_info("kappa0", float(attrs["kappa0"]), overall))
     if not np.isnan(attrs.get("nonquadraticity", NAN)):
         checks.append(nonquadraticity_check(float(attrs["nonquadraticity"])))
     # The tilt corrects the part of the scores that its features span. So the share 1 - explained of each influence
@@ -260,22 +213,20 @@ def _calibration(record: xr.Dataset | None, *, of_another: bool) -> list[Check]:
     )
     enough = ratio * float(attrs["n_private"])
     checks.append(above("likelihood_ess", float(attrs["likelihood_ess"]), enough, few, bad="warn"))
-    return [*checks, *_of_parameters(record, judges, of_another)]
+    return [*checks, *_of_parameters(record, of_another)]
 
 
-def _of_parameters(record: xr.Dataset, judges: Any, of_another: bool) -> list[Check]:
-    """Judge each parameter of a record. Records of earlier versions have only one verdict for all parameters."""
-    found = []
-    good = record.get("calibrated", record["kappa"] * 0 + (record.attrs["verdict"] == "calibrated")).to_numpy() == 1
+def _of_parameters(record: xr.Dataset, of_another: bool) -> list[Check]:
+    """Judge each parameter of a record."""
+    found, how = [], source(record.attrs["method"])
     for index, parameter in enumerate(map(str, record["parameter"].to_numpy())):
-        inside = bool(good[index]) and not of_another
+        inside = bool(record["calibrated"].to_numpy()[index]) and not of_another
         said = "calibrated" if inside else "not calibrated"
         found.append(Check(f"calibration[{parameter}]", said, "calibrated", "ok" if inside else "fail", ""))
-        for column in OF_REHEARSALS if record.attrs["method"] == "rehearsals" else OF_FORMULA:
-            if column in record:
-                value = float(record[column].to_numpy()[index])
-                check = judges[column](value) if column in judges else _info(column, value)
-                found.append(replace(check, name=f"{check.name}[{parameter}]"))
+        for name, measure in MEASURES.items():
+            if how in measure.listed:
+                check = measure.check(float(record[name].to_numpy()[index]), how)
+                found.append(replace(check, name=f"{name}[{parameter}]"))
     return found
 
 

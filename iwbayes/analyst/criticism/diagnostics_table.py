@@ -9,21 +9,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from iwbayes.analyst.calibration.measures import MEASURES
 from iwbayes.display import WIDTH, cell, fill, html_table, text_table
 
 NAN = float("nan")
 #: Columns of the table of checks.
 COLUMNS = ["value", "threshold", "verdict", "what_to_do"]
 _HEADER = ("check", "value", "limit", "verdict")
-#: Checks of one parameter that come from the formula, and from rehearsals.
-OF_FORMULA = ("kappa", "explained", "misfit_share", "curvature_error", "score_ratio")
-OF_REHEARSALS = ("explained", "length_ratio", "rehearsed_coverage", "unrehearsed_share")
-#: Pattern of the names of checks of one parameter, such as kappa[age].
-_ONE_PARAMETER = re.compile(rf"(calibration|misfit|{'|'.join({*OF_FORMULA, *OF_REHEARSALS})})\[(.*)\]")
 #: Most parameters in a short text.
 _MOST_PARAMETERS = 5
 #: Checks with a row in the short text even if they pass.
-_ALWAYS = {"calibration", "kappa", "explained", "misfit", "dfbetas", "skew", "certified", "r_hat", "ess_bulk"}
+_ALWAYS = {"calibration", "kappa", "explained", "misfit_share", "dfbetas", "skew", "certified", "r_hat", "ess_bulk"}
 
 
 class Diagnostics(pd.DataFrame):
@@ -95,13 +91,13 @@ class Diagnostics(pd.DataFrame):
 
     def _is_of_one(self) -> NDArray[np.bool_]:
         """Return whether each row is a check of one parameter."""
-        return np.array([_ONE_PARAMETER.fullmatch(str(name)) is not None for name in self.index], dtype=bool)
+        return np.array([_of_one(str(name)) is not None for name in self.index], dtype=bool)
 
     def _parameters(self) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
         """Return the header and the rows of the table of parameters."""
         found: dict[str, dict[str, object]] = {}
         for name, value in self["value"].items():
-            if match := _ONE_PARAMETER.fullmatch(str(name)):
+            if match := _of_one(str(name)):
                 found.setdefault(match[2], {})[match[1]] = value
         keys = list(dict.fromkeys(["calibration", *(key for one in found.values() for key in one)]))
         rows = [(name, *(one.get(key, NAN) for key in keys)) for name, one in found.items()]
@@ -124,6 +120,11 @@ class Diagnostics(pd.DataFrame):
         tables = html_table("Diagnostics", _HEADER, _rows(self[~self._is_of_one()]), notes=self.advice)
         header, parameters = self._parameters()
         return tables + (html_table("Parameters", header, parameters) if parameters else "")
+
+
+def _of_one(name: str) -> re.Match[str] | None:
+    """Match the name of a check of one parameter, such as kappa[age]: check and parameter."""
+    return re.fullmatch(rf"(calibration|{'|'.join(MEASURES)})\[(.*)\]", name)
 
 
 def _rows(checks: pd.DataFrame) -> Iterable[tuple[object, ...]]:

@@ -16,12 +16,12 @@ from scipy.special import logsumexp
 from iwbayes._warnings import WeightsWarning
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.criticism.pointwise import RowTerms, by_row, group_or_empty, row_terms
-from iwbayes.analyst.criticism.weighted_sample import RowWeights, WeightedSample
-from iwbayes.analyst.regression.design import Design, other_rows
+from iwbayes.analyst.criticism.weighted_sample import WeightedSample
 from iwbayes.analyst.regression.design_record import recorded_design
 from iwbayes.arrays import Array
-from iwbayes.rehearsals import Rehearsals
+from iwbayes.models.design import Design, other_rows
 from iwbayes.release import Release
+from iwbayes.release.rehearsals import Rehearsals
 from iwbayes.weights import pareto_k_threshold, psislw
 
 #: Most posterior draws used for predictive densities in rehearsals.
@@ -101,16 +101,11 @@ class WeightedLOO:
 
     Parameters
     ----------
-    elpd : float
-        Expected log predictive density, ``sum_i w_i log p(y_i | y_-i)``.
-    se : float
-        Standard error of `elpd`.
-    p_loo : float
-        Effective number of parameters, ``sum_i w_i (log p(y_i | y) - log p(y_i | y_-i))``.
-    n_samples : int
-        Number of posterior draws.
-    n_rows : int
-        Number of rows with a positive weight.
+    elpd, se, p_loo : float
+        Expected log predictive density, ``sum_i w_i log p(y_i | y_-i)``, its standard error, and the effective number
+        of parameters, ``sum_i w_i (log p(y_i | y) - log p(y_i | y_-i))``.
+    n_samples, n_rows : int
+        Number of posterior draws, and of rows with a positive weight.
     total : float
         Sum of the weights.
     good_k : float
@@ -119,13 +114,9 @@ class WeightedLOO:
         Whether k-hat is above `good_k` in a row with a positive weight.
     noise_included : bool
         Whether `se` includes the noise in the weights.
-    elpd_i : xarray.DataArray, shape (row,)
-        ``log p(y_i | y_-i)``, not multiplied by the weight. Rows of weight zero have a value too, because the
-        posterior does not depend on them.
-    pareto_k : xarray.DataArray, shape (row,)
-        k-hat of each row; -inf if leaving out the row changes nothing.
-    weights : xarray.DataArray, shape (row,)
-        Weights w_i, on the scale of the likelihood that was sampled.
+    elpd_i, pareto_k, weights : xarray.DataArray, shape (row,)
+        ``log p(y_i | y_-i)``, not multiplied by the weight; k-hat, -inf if leaving out the row changes nothing; and
+        weights w_i, on the scale of the likelihood that was sampled.
     sample : WeightedSample
         The weights and the indices of their rows in the table, for standard errors of differences.
     response : xarray.Dataset or None
@@ -171,7 +162,7 @@ class WeightedLOO:
 
 def loo(
     idata: arviz_compat.ArvizObject,
-    weights: RowWeights | None = None,
+    release: Release,
     *,
     total: float | None = None,
     var_name: str | None = None,
@@ -186,24 +177,22 @@ def loo(
     idata : arviz.InferenceData or xarray.DataTree
         Draws of the weighted posterior, without calibration, with the groups ``log_likelihood`` (unweighted) and
         ``log_likelihood_weighted``. Get them from ``fit(..., log_likelihood=True, calibrate="none")`` or from
-        :func:`~iwbayes.log_likelihood`. If the second group is missing, all weights must be one after scaling to the
-        total.
-    weights : Release, Weights or ndarray of shape (row,), optional
-        Weights of the model that was sampled. By default they are computed from the two groups. With a release whose
-        weights come from a tilt, the standard error includes the noise in the weights. The weights belong to the rows
-        of the table. The model may use a subset of the rows or a different order: the coordinate ``row`` of the log
-        likelihood then contains their indices, counted from 0. For ``<column>_observed``, PyMC's name for the observed
-        part of a variable with missing values, the column of the release shows which rows were observed. Otherwise, and
-        for an array as long as the model, weights and rows have the same order.
+        :func:`~iwbayes.log_likelihood`.
+    release : Release
+        Release with the rows and weights of the model that was sampled; for different weights pass
+        ``dataclasses.replace(release, weights=...)``. The model may use a subset of the rows or a different order: the
+        coordinate ``row`` of the log likelihood then contains their indices, counted from 0. For
+        ``<column>_observed``, PyMC's name for the observed part of a variable with missing values, the column of the
+        release shows which rows were observed. Otherwise rows of model and release have the same order.
     total : float, optional
-        Sum of the weights over all rows of the table, as in the model that was sampled. By default it is the total that
-        :func:`~iwbayes.fit` recorded, or ``release.n_private``. Without either, the weights are not rescaled.
+        Sum of the weights over all rows of the release, as in the model that was sampled. By default it is the total
+        that :func:`~iwbayes.fit` recorded, or ``release.n_private``.
     var_name : str, optional
         Name of the observed variable from which rows are left out. By default a row is left out of all observed
         variables, which must have the same number of rows and the same weights.
     rehearsals : Rehearsals, optional
-        Rehearsals of the release, from :func:`~iwbayes.rehearse`; `weights` must then be this release. The standard
-        error then comes from the rehearsals. Only for results of :func:`~iwbayes.fit`.
+        Rehearsals of the release, from :func:`~iwbayes.rehearse`. The standard error then comes from them. Only for
+        results of :func:`~iwbayes.fit`.
 
     Returns
     -------
@@ -214,9 +203,9 @@ def loo(
     Raises
     ------
     TypeError, ValueError
-        If the draws are calibrated or mix several weight draws; if groups are missing or contradict each other; if the
-        weights differ from the weights of the sampled model in length, total or scale, or are not one although no group
-        shows them; if the log likelihood is NaN or +inf, or -inf in a row with a positive weight.
+        If the draws are calibrated or mix several weight draws; if a group is missing; if rows or weights of the
+        release are not those of the model, by the digest that :func:`~iwbayes.fit` recorded and by the weighted terms
+        of one draw; if the log likelihood is NaN or +inf, or -inf in a row with a positive weight.
     KeyError
         If `var_name` is not in the log likelihood.
 
@@ -232,30 +221,16 @@ def loo(
 
     Notes
     -----
-    The weighted posterior is proportional to ``pi(theta) prod_j f_j(theta)^w_j``, so the importance ratios for leaving
-    out row i are ``f_i^-w_i``. Their tail is Pareto-smoothed, with draws treated as independent (``reff=1`` in ArviZ).
-    ``p(y_i | y_-i)`` is the self-normalised mean of ``f_i`` under these ratios. If all weights are one, this is the
-    PSIS-LOO of Vehtari, Gelman and Gabry (2017). A row of weight 3 is left out as a whole, which differs from three
-    rows of weight one. Rows of weight zero contribute nothing, even if their density is zero.
+    The importance ratios for leaving out row i are ``f_i^-w_i``. Their tail is Pareto-smoothed, with draws treated as
+    independent (``reff=1`` in ArviZ), and ``p(y_i | y_-i)`` is the self-normalised mean of ``f_i``. If all weights are
+    one, this is the PSIS-LOO of Vehtari, Gelman and Gabry (2017). Rows of weight zero contribute nothing.
 
-    The rows are a weighted sample. The standard error is ``total sqrt(sum_i p_i^2 (e_i - e)^2)``, with shares p_i of
-    the weights, e_i = ``elpd_i``, and their weighted mean e. For weights of one this is the standard error of ArviZ
-    0.23. ArviZ 1 divides by n - 1, so its standard error is larger by ``sqrt(n/(n - 1))``.
-
-    With the weights of a tilt the standard error is ``total sqrt(V)``, with ``V = sum_i p_i^2 r_i^2 + C P_b C'`` and
-    the residuals r_i of e_i - e from their regression on the features of the tilt. This is the variance of calibrated
-    intervals, for the mean score.
-
-    With rehearsals the draws of the parameters stay the same. The standard error is the root mean square difference
-    between the score of the rows of each replay and the score of the rows of the release, plus the variance that
-    rehearsals cannot show.
-
-    Where a model explains nearly all of a response, the variance that it leaves is a small difference of large measured
-    moments. If the noise makes it too small, the parameters fit this noise, elpd is too high, and the standard error of
-    the formula is too small. The rows of replays are blurred by the generator once more, which makes their scores worse
-    than that of the release and the standard error by rehearsals rather large. On diamonds (R^2 0.94, N 5,000, epsilon
-    1 and 3, 20 releases each) the root mean square error of elpd was 921 and 532, the standard error 678 and 549 by the
-    formula, and 1,961 and 1,132 by rehearsals (``benchmarks/elpd.py``).
+    The standard error is ``total sqrt(V)``. For the weights of a tilt, V is the variance of calibrated intervals for
+    the mean score, ``sum_i p_i^2 r_i^2 + C P_b C'``, with shares p_i of the weights and the residuals r_i of the row's
+    score from their regression on the features of the tilt. For other weights r_i is the deviation from the mean. With
+    rehearsals, the standard error is the root mean square difference between the score of the rows of each replay and
+    the score of the rows of the release, under the same draws, plus the variance that rehearsals cannot show. The page
+    "Compare and check models" says when to prefer it.
 
     References
     ----------
@@ -265,27 +240,18 @@ def loo(
 
     Examples
     --------
-    Seeded noise makes the example repeatable. Private data need the default noise.
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
 
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
-    >>> private = iw.PrivateTable(people.frame, people.schema)
-    >>> noise = iw.SeededNoise(1)
-    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, n_synthetic=2000, noise=noise, random_seed=1)
     >>> idata = iw.fit("y ~ x", release, calibrate="none", log_likelihood=True, draws=250, random_seed=1)
     >>> result = iw.loo(idata, release)
     >>> result.elpd_i.shape, result.noise_included
-    ((2000,), True)
+    ((10000,), True)
     """
-    if rehearsals is not None and not isinstance(weights, Release):
-        raise TypeError(
-            f"weights must be a Release if rehearsals are given; got {type(weights).__name__}. Pass their release."
-        )
-    terms = row_terms(idata, weights, total, var_name)
+    terms = row_terms(idata, release, total, var_name)
     score = (
-        RehearsedScore.of(group_or_empty(idata, "posterior"), weights, terms.sample.total, rehearsals)
-        if rehearsals is not None and isinstance(weights, Release)
-        else None
+        None
+        if rehearsals is None
+        else RehearsedScore.of(group_or_empty(idata, "posterior"), release, terms.sample.total, rehearsals)
     )
     scores, shapes, full = _leave_out(terms)
     sample = terms.sample

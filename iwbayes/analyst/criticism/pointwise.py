@@ -1,4 +1,4 @@
-"""Pointwise log likelihoods of an ArviZ object by row, checked against the weights of the model."""
+"""Pointwise log likelihoods of an ArviZ object by row, with the weights of a release."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ import numpy as np
 import xarray as xr
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.checks import check_total
-from iwbayes.analyst.criticism.weighted_sample import RowWeights, WeightedSample, weighted_sample
+from iwbayes.analyst.checks import check_release, check_total
+from iwbayes.analyst.criticism.weighted_sample import WeightedSample, weighted_sample
+from iwbayes.analyst.fit_record import check_recorded_weights
 from iwbayes.arrays import Array, row_blocks
+from iwbayes.release import Release
 
 #: Rows per block.
 BLOCK_ROWS = 256
-#: Largest relative difference between weighted terms and weights times unweighted terms: single precision.
-ROUNDING = 1e-6
-#: Largest difference from one of a unit weight, which may have been scaled to a total.
-ONE = 1e-9
 #: Remedy if an object has no groups for leave-one-out.
 _STORE = (
     "Store both groups with log_likelihood(idata, weighted_model) or fit(..., log_likelihood=True, calibrate='none')."
@@ -48,71 +46,39 @@ def group_or_empty(idata: arviz_compat.ArvizObject, name: str) -> xr.Dataset:
     return arviz_compat.group(idata, name) if arviz_compat.has_group(idata, name) else xr.Dataset()
 
 
-def row_terms(
-    idata: arviz_compat.ArvizObject, weights: RowWeights | None, total: float | None, var_name: Any
-) -> RowTerms:
-    """Read the pointwise log likelihood and the weights, and check that they agree with the weighted terms.
+def row_terms(idata: arviz_compat.ArvizObject, release: Release, total: float | None, var_name: Any) -> RowTerms:
+    """Read the pointwise log likelihood of the rows, and their weights from the release.
 
     Arguments and errors are as in :func:`~iwbayes.loo`.
     """
+    check_release(release)
     check_total(total, "Use the total of the model that was sampled.")
-    attrs = group_or_empty(idata, "posterior").attrs
-    stored = arviz_compat.has_group(idata, "log_likelihood_weighted")
-    _check_draws(idata, attrs, stored)
+    posterior = group_or_empty(idata, "posterior")
+    _check_draws(idata, posterior.attrs)
+    check_recorded_weights(posterior, release)
     group = arviz_compat.group(idata, "log_likelihood")
     known = tuple(map(str, group.data_vars))
     if var_name is not None and var_name not in known:
         raise KeyError(f"var_name must be a variable of log_likelihood, {', '.join(known)}; got {var_name!r}.")
     names = known if var_name is None else (var_name,)
     plain = _summed(group, names)
-    weighted = _summed(arviz_compat.group(idata, "log_likelihood_weighted"), names) if stored else None
-    if weighted is not None and weighted.shape != plain.shape:
-        raise ValueError(
-            f"log_likelihood and log_likelihood_weighted must have the same shape; got {plain.shape} and "
-            f"{weighted.shape}. {_STORE}"
-        )
-    if weights is None:
-        if weighted is None:
-            raise ValueError(
-                "weights must be given if the group log_likelihood_weighted is missing. Pass the weights (ones for a "
-                f"model without weights). {_STORE}"
-            )
-        if total is not None:
-            raise ValueError(
-                "total must be omitted without weights, because it is read from log_likelihood_weighted. Pass weights "
-                "too, or omit total."
-            )
-        vector = _recovered(plain, weighted)
-        sample = WeightedSample(vector, np.arange(len(vector)))
-    else:
-        if total is None:
-            total = attrs.get("total")
-        if total is None:
-            total = getattr(weights, "n_private", None)
-        sample = weighted_sample(weights, plain, str(plain.dims[2]), total=None if total is None else float(total))
-        _check_weights(plain, weighted, sample)
+    total = float(posterior.attrs.get("total", release.n_private) if total is None else total)
+    sample = weighted_sample(release, plain, str(plain.dims[2]), total=total)
+    _check_weights(plain, _summed(arviz_compat.group(idata, "log_likelihood_weighted"), names), sample)
     return RowTerms(plain, sample, names)
 
 
-def _check_draws(idata: arviz_compat.ArvizObject, attrs: dict[Any, Any], stored: bool) -> None:
+def _check_draws(idata: arviz_compat.ArvizObject, attrs: dict[Any, Any]) -> None:
     """Raise ValueError for draws without known leave-one-out ratios: calibrated, mixed or possibly weighted terms."""
     if arviz_compat.has_group(idata, "calibration") or attrs.get("calibration", "none") != "none":
         raise ValueError(
             "the draws must not be calibrated, because calibration moves them and the ratios for leaving out a row are "
             "then unknown. Use fit(..., calibrate='none'), or the draws that pm.sample returned."
         )
-    if not arviz_compat.has_group(idata, "log_likelihood"):
-        raise ValueError(f"the ArviZ object must have the group log_likelihood; it is missing. {_STORE}")
-    # this does not detect every weighted model
-    of_weighted_model = attrs.get("weights", "uniform") != "uniform" or any(
-        str(name).startswith("likelihood_weights") for name in group_or_empty(idata, "constant_data").data_vars
-    )
-    if of_weighted_model and not stored:
-        # pm.compute_log_likelihood of a weighted model stores w log f under this name
-        raise ValueError(
-            "draws of a weighted model must have the group log_likelihood_weighted; it is missing, and log_likelihood "
-            f"may contain weighted terms. {_STORE}"
-        )
+    # pm.compute_log_likelihood of a weighted model stores w log f as log_likelihood; with both groups it is log f
+    for name in ("log_likelihood", "log_likelihood_weighted"):
+        if not arviz_compat.has_group(idata, name):
+            raise ValueError(f"the ArviZ object must have the group {name}; it is missing. {_STORE}")
     if int(attrs.get("weight_draws", 1)) > 1:
         raise ValueError(
             f"the draws must come from one weight vector; fit mixed the posteriors of {attrs['weight_draws']} weight "
@@ -159,80 +125,21 @@ def by_row(*terms: xr.DataArray) -> Iterator[Any]:
         yield rows, *(np.ascontiguousarray(part.reshape(-1, part.shape[2]).T) for part in parts)
 
 
-def row_ratios(plain: xr.DataArray, weighted: xr.DataArray) -> Array:
-    """Return ratios (row,) of weighted to unweighted terms (chain, draw, row); NaN if the weight is not determined."""
-    vector = np.full(plain.shape[2], np.nan)
-    for block, terms, products in by_row(plain, weighted):
-        usable = np.isfinite(terms) & (terms != 0) & np.isfinite(products)
-        # the ratio is most accurate at the largest term
-        index = np.argmax(np.where(usable, np.abs(terms), -1.0), axis=1)[:, None]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            ratio = np.take_along_axis(products, index, axis=1) / np.take_along_axis(terms, index, axis=1)
-        vector[block] = np.where(usable.any(axis=1), ratio[:, 0], np.nan)
-        # a row of zero density has weight zero if its weighted term is 0 or NaN (0 times -inf)
-        none = np.isneginf(terms).any(axis=1) & ((products == 0) | np.isnan(products)).all(axis=1)
-        vector[block][none & ~usable.any(axis=1)] = 0.0
-    return vector
-
-
-def _recovered(plain: xr.DataArray, weighted: xr.DataArray) -> Array:
-    """Return the weights (row,), computed from weighted and unweighted terms."""
-    vector = row_ratios(plain, weighted)
-    unknown = int(np.isnan(vector).sum())
-    if unknown:
+def _check_weights(plain: xr.DataArray, weighted: xr.DataArray, sample: WeightedSample) -> None:
+    """Raise ValueError unless the last draw has weighted terms that are unweighted terms times the weights."""
+    if plain.shape != weighted.shape:
         raise ValueError(
-            f"weights must be given, because {unknown} rows have a log likelihood of 0 or -inf in all draws and their "
-            "weights cannot be computed. Pass the weights."
+            f"log_likelihood and log_likelihood_weighted must have the same shape; got {plain.shape} and "
+            f"{weighted.shape}. {_STORE}"
         )
-    if (vector < 0).any() or not vector.any() or not _agree(plain, weighted, vector):
+    terms, products = plain.to_numpy()[-1, -1], weighted.to_numpy()[-1, -1]
+    seen = (sample.weights > 0) & np.isfinite(terms)
+    expected = sample.weights[seen] * terms[seen]
+    # terms may have single precision
+    off = ~np.isclose(products[seen], expected, rtol=1e-4, atol=1e-6 * np.abs(expected).max(initial=0.0))
+    if off.any():
         raise ValueError(
-            "log_likelihood_weighted must be log_likelihood times one weight per row; it is not. The groups may come "
-            f"from different draws, or the observed variables have different weights (pass var_name). {_STORE}"
+            f"log_likelihood_weighted must be log_likelihood times the weights of the release, with total "
+            f"{sample.table.sum():.7g}; it differs in {int(off.sum())} of {off.size} rows. Pass the release of the "
+            "model that was sampled, and total= if its weights have a different sum."
         )
-    return vector
-
-
-def _check_weights(plain: xr.DataArray, weighted: xr.DataArray | None, sample: WeightedSample) -> None:
-    """Raise ValueError unless the weights are the weights of the sampled model, or all one if no group shows them."""
-    if weighted is None:
-        other = np.abs(sample.weights - 1) > ONE
-        if other.any():
-            raise ValueError(
-                "without the group log_likelihood_weighted all weights must be one, because the weights of the model "
-                f"are unknown; {int(other.sum())} of {other.size} are not (the first is "
-                f"{sample.weights[int(np.argmax(other))]:.4g}). {_STORE}"
-            )
-        return
-    if _agree(plain, weighted, sample.weights):
-        return
-    own = row_ratios(plain, weighted)
-    known = np.isfinite(own)
-    own, weights = own[known], sample.weights[known]
-    scale = float(own.sum() / weights.sum()) if weights.any() else 0.0
-    if scale > 0 and np.allclose(own, scale * weights, rtol=1e-6, atol=1e-12 * scale):
-        raise ValueError(
-            f"weights must have the total of the model that was sampled, {scale * sample.table.sum():.7g}; got "
-            f"{sample.table.sum():.7g}. Pass total={scale * sample.table.sum():.7g}."
-        )
-    in_order = np.array_equal(sample.positions, np.arange(len(sample.table)))
-    matching = " (rows were matched by the coordinate 'row' or by missing cells)"
-    raise ValueError(
-        "weights must be the weights of the model that was sampled; log_likelihood_weighted differs from "
-        f"log_likelihood times weights in {int((~np.isclose(own, weights, rtol=1e-6, atol=1e-12)).sum())} of "
-        f"{len(own)} rows{'' if in_order else matching}. Pass the weights of the model, or omit weights to compute "
-        "them from the draws."
-    )
-
-
-def _agree(plain: xr.DataArray, weighted: xr.DataArray, weights: Array) -> bool:
-    """Return whether weighted terms are unweighted terms times weights (row,), up to rounding."""
-    for block, terms, products in by_row(plain, weighted):
-        finite, vector = np.isfinite(terms), weights[block, None]
-        expected = vector * np.where(finite, terms, 0.0)
-        scale = ROUNDING * np.abs(expected).max(axis=1, keepdims=True)
-        off = np.where(finite & (vector > 0), np.abs(products - expected), 0.0)
-        # the term of a row with weight zero must be 0 or NaN
-        none = (products == 0) | np.isnan(products) | (vector > 0)
-        if not ((off <= scale).all() and none.all()):
-            return False
-    return True

@@ -16,8 +16,8 @@ from iwbayes.analyst.checks import check_count, check_release
 from iwbayes.analyst.criticism.replicates import Predicted, predicted_variables
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample, row_groups
 from iwbayes.arrays import Array
-from iwbayes.rehearsals import LEAST, Rehearsals
 from iwbayes.release import Release
+from iwbayes.release.rehearsals import LEAST, Rehearsals
 from iwbayes.schema import Binary, Categorical
 
 #: Probabilities of the quantiles shown for numeric responses.
@@ -100,17 +100,15 @@ def ppc(
     Raises
     ------
     TypeError, ValueError, KeyError
-        If an argument is invalid; if the observed values are not those of the release; if the draws had different
-        weights, as shown by stored log likelihoods or by the name that :func:`~iwbayes.fit` recorded; if a response is
-        not one number per row; or if replicates are NaN or infinite.
+        If an argument is invalid; if the observed values are not those of the release; if :func:`~iwbayes.fit` recorded
+        a different digest of the weights; if a response is not one number per row; or if replicates are NaN or
+        infinite.
 
     Notes
     -----
     Observed and replicated rows get the same weights, so both summaries estimate the summary of the private rows. The
-    p-value treats the weights as exact. The observed summary itself has the standard error ``se``, from the sampling of
-    the rows. For the weights of a tilt it also includes the sampling of the private rows and the noise:
-    ``sum p_i^2 r_i^2 + C P_b C'`` as in :func:`~iwbayes.loo`. So a small p-value is no evidence against the model if
-    the difference is below two ``se``.
+    p-value treats the weights as exact; ``se`` is as in :func:`~iwbayes.loo`. A small p-value is no evidence against
+    the model if the difference is below two ``se``.
 
     References
     ----------
@@ -118,13 +116,8 @@ def ppc(
 
     Examples
     --------
-    Seeded noise makes the example repeatable. Private data need the default noise.
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
 
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
-    >>> private = iw.PrivateTable(people.frame, people.schema)
-    >>> noise = iw.SeededNoise(1)
-    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, noise=noise, random_seed=1)
     >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
     >>> table = iw.ppc(release, idata, draws=100, random_seed=1)
     >>> list(table.columns)

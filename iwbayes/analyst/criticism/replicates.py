@@ -12,12 +12,12 @@ from formulaic import Formula
 from numpy.typing import NDArray
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.criticism.pointwise import group_or_empty, row_ratios
+from iwbayes.analyst.criticism.pointwise import group_or_empty
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample, observed_column, weighted_sample
 from iwbayes.analyst.fit_record import check_recorded_weights
-from iwbayes.analyst.regression.design import Design
 from iwbayes.analyst.regression.design_record import recorded_design
 from iwbayes.arrays import Array, row_blocks
+from iwbayes.models.design import Design
 from iwbayes.release import Release
 from iwbayes.schema import Binary, Categorical
 
@@ -57,6 +57,7 @@ def predicted_variables(
         )
     observed = arviz_compat.group(idata, "observed_data")
     posterior = group_or_empty(idata, "posterior")
+    check_recorded_weights(posterior, release)
     if arviz_compat.has_group(idata, "posterior_predictive"):
         predicted = arviz_compat.group(idata, "posterior_predictive")
         known = [str(name) for name in observed.data_vars if name in predicted]
@@ -82,8 +83,6 @@ def predicted_variables(
                 f"{dict(columns)}."
             )
         found = [_from_fit(observed[name], design, posterior, release, draws, rng)]
-    for variable in found:
-        _check_weights(idata, posterior, variable, release)
     return found
 
 
@@ -185,40 +184,6 @@ def _checked_values(observed: xr.DataArray, expected: Array) -> Array:
             "column with columns={...}."
         )
     return values
-
-
-def _check_weights(
-    idata: arviz_compat.ArvizObject, posterior: xr.Dataset, variable: Predicted, release: Release
-) -> None:
-    """Raise ValueError if the draws had different weights, as shown by log likelihoods or by the recorded name."""
-    shown = _shown_weights(idata, variable)
-    known = np.isfinite(shown)
-    own, weights = shown[known], variable.sample.weights[known]
-    if not own.any() or not weights.any():
-        check_recorded_weights(posterior, release)
-        return
-    # compare shares, with a tolerance for terms in single precision
-    differ = ~np.isclose(own / own.sum(), weights / weights.sum(), rtol=1e-3, atol=1e-15)
-    if differ.any():
-        raise ValueError(
-            f"the draws must have the weights of the release; for {variable.name!r} log_likelihood_weighted shows "
-            f"different weights in {int(differ.sum())} of {differ.size} rows. Pass the release of the model, or "
-            "dataclasses.replace(release, weights=...) with the weights of the model."
-        )
-
-
-def _shown_weights(idata: arviz_compat.ArvizObject, variable: Predicted) -> Array:
-    """Return the weights (row,) that the stored log likelihoods imply; NaN if they do not determine a weight."""
-    unknown, terms = np.full(len(variable.observed), np.nan), []
-    for kind in ("log_likelihood", "log_likelihood_weighted"):
-        values = group_or_empty(idata, kind).get(variable.name)
-        if values is None or not {"chain", "draw"} <= set(values.dims):
-            return unknown
-        # a few draws are enough
-        values = values.transpose("chain", "draw", ...)
-        terms.append(values.isel(chain=slice(1), draw=_spaced(values.sizes["draw"], 8)))
-    fit = terms[0].shape == terms[1].shape and terms[0].shape[2:] == unknown.shape
-    return row_ratios(terms[0], terms[1]) if fit else unknown
 
 
 def _spaced(n: int, most: int) -> NDArray[np.intp]:

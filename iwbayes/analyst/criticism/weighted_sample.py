@@ -5,31 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
 from iwbayes._threads import one_blas_thread
-from iwbayes.analyst.calibration.curvature import CurvaturesAt, curvature_error
-from iwbayes.analyst.calibration.influence import dfbetas
-from iwbayes.analyst.calibration.kappa import Influences
+from iwbayes.analyst.calibration.influences import Influences
+from iwbayes.analyst.calibration.measures.base import Estimates, Slope
 from iwbayes.analyst.calibration.meat import Meat
 from iwbayes.analyst.calibration.misfit import Misfit
-from iwbayes.analyst.calibration.score_marginals import rows_behind
-from iwbayes.analyst.checks import check_numbers, check_total
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.arrays import Array
 from iwbayes.release import Release
 from iwbayes.schema import Binary, Categorical
 from iwbayes.schema.columns import _Whole
-from iwbayes.weights import Weights
 
 #: Most levels of a column that groups rows.
 MOST_GROUPS = 100
-#: Types that define the weights of rows.
-RowWeights: TypeAlias = Release | Weights | np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,30 +82,18 @@ class WeightedSample:
         """
         return self._meat(influence).total
 
-    def measures(self, influence: Array) -> dict[str, Array]:
-        """Return `Influences.measures`, `dfbetas` and `rows_behind` of q statistics by their influences (row, q).
+    def estimates(self, influence: Array, slope: Slope) -> Estimates:
+        """Return what measures of q statistics are computed from: their influences (row, q) and the curvature's part.
 
-        It is empty without a tilt.
+        The curvature's error is unknown if rows of the table are left out.
         """
-        meat, bread = self._meat(influence), np.eye(influence.shape[1])
-        own = Influences.of(meat, bread)
-        if own is None:
-            return {}
-        filled, tilt = self._filled(influence), self._tilt
-        moved = dfbetas(filled, self._shares, bread, meat, tilt)
-        behind = rows_behind(filled, self._shares, tilt.n_private if tilt else np.nan)
-        return own.measures() | {"dfbetas": moved, "rows_behind": behind}
-
-    def curvature_error(self, curvatures: CurvaturesAt, scores: Array, bread: Array, gradient: Array) -> Array:
-        """Return `curvature_error` of functions with a gradient (q, p) from the rows' scores (row, p), shape (q,).
-
-        NaN without a tilt, or if rows of the table are left out.
-        """
-        tilt = self._tilt
-        if tilt is None or len(self.positions) < len(self.table):
-            return np.full(len(gradient), np.nan)
-        delta = self._misfit.delta
-        return curvature_error(curvatures, bread, scores, self._shares, tilt, tilt.n_private, delta, gradient)
+        meat, bread, tilt = self._meat(influence), np.eye(influence.shape[1]), self._tilt
+        if len(self.positions) < len(self.table):
+            slope = slope._replace(curvatures=None)
+        return Estimates(
+            self._filled(influence), bread, self._shares, meat, tilt,
+            tilt.n_private if tilt else np.nan, slope, Influences.of(meat, bread),
+        )  # fmt: skip
 
     def _meat(self, influence: Array) -> Meat:
         tilt, full = self._tilt, self._filled(influence)
@@ -130,20 +112,17 @@ class WeightedSample:
         return full
 
 
-def weighted_sample(weights: RowWeights, rows: xr.DataArray, dim: str, *, total: float | None = None) -> WeightedSample:
+def weighted_sample(release: Release, rows: xr.DataArray, dim: str, *, total: float | None = None) -> WeightedSample:
     """Find the weights of the rows of an observed variable or its log likelihood, along dimension `dim`.
 
-    The rows are matched to the table as follows. A plain array with one weight per row of the variable has the order
-    of the variable. Otherwise, if the variable is ``<column>_observed`` of a release (PyMC imputes the missing cells of
-    the column), the rows are those without a missing cell. Otherwise the coordinate ``row`` contains their indices, as
-    in results of :func:`~iwbayes.fit`. Without it they are all rows in order. Weights of the table are scaled to
-    `total`, if it is given.
+    The rows are matched to the rows of the release as follows. If the variable is ``<column>_observed`` (PyMC imputes
+    the missing cells of the column), the rows are those without a missing cell. Otherwise the coordinate ``row``
+    contains their indices, as in results of :func:`~iwbayes.fit`. Without it they are all rows in order. Weights are
+    scaled to `total` over all rows of the release, if it is given.
     """
-    table = _table_weights(weights, total)
-    release = weights if isinstance(weights, Release) else None
-    if not isinstance(weights, Release | Weights) and len(table) == rows.sizes[dim]:
-        return WeightedSample(table, np.arange(len(table)))
-    positions = _row_positions(rows, dim, len(table), release)
+    values = np.asarray(release.weights.values, dtype=np.float64)
+    table = values if total is None else values * (total / values.sum())
+    positions = _row_positions(rows, dim, release)
     if not table[positions].any():
         raise ValueError(
             "the weights of the rows used must not all be zero. Keep at least one row with a positive weight."
@@ -187,35 +166,14 @@ def observed_column(name: str, release: Release) -> str:
     return part if name not in release.synthetic.schema.names and part in release.synthetic.schema.names else name
 
 
-def _table_weights(weights: RowWeights, total: float | None) -> Array:
-    """Check weights and scale them to their total."""
-    check_total(total, "Use the total of the model that was sampled.")
-    given = weights.weights if isinstance(weights, Release) else weights
-    try:
-        values = np.asarray(given.values if isinstance(given, Weights) else given, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise TypeError(
-            f"weights must be a Release, a Weights or numbers of shape (row,); got {type(weights).__name__}."
-        ) from error
-    if values.ndim != 1:
-        raise ValueError(
-            f"weights must have shape (row,), one per row; got shape {values.shape}. Pass a single weight vector."
-        )
-    check_numbers(values, "weights", "Pass the weights of the model that was sampled.")
-    if not values.any():
-        raise ValueError("weights must not all be zero. Keep at least one row with a positive weight.")
-    return values if total is None else values * (total / values.sum())
-
-
-def _row_positions(rows: xr.DataArray, dim: str, n_table: int, release: Release | None) -> NDArray[np.intp]:
-    """Return the indices of the rows in a table of n_table rows, matched as in `weighted_sample`."""
-    n_rows = rows.sizes[dim]
-    if release is not None and n_rows != n_table:
-        column = observed_column(str(rows.name), release)
-        if column != rows.name:
-            complete = np.flatnonzero(release.synthetic.frame[column].notna().to_numpy())
-            if len(complete) == n_rows:
-                return complete
+def _row_positions(rows: xr.DataArray, dim: str, release: Release) -> NDArray[np.intp]:
+    """Return the indices of the rows among those of the release, matched as in `weighted_sample`."""
+    n_rows, n_table = rows.sizes[dim], len(release.synthetic)
+    column = observed_column(str(rows.name), release)
+    if n_rows != n_table and column != rows.name:
+        complete = np.flatnonzero(release.synthetic.frame[column].notna().to_numpy())
+        if len(complete) == n_rows:
+            return complete
     labels = rows[dim].to_numpy() if dim == "row" and dim in rows.coords else np.array([])
     known = labels.dtype.kind in "iu" and labels.size and labels.min() >= 0 and labels.max() < n_table
     if known and len(np.unique(labels)) == len(labels):
@@ -223,6 +181,6 @@ def _row_positions(rows: xr.DataArray, dim: str, n_table: int, release: Release 
     if n_rows == n_table:
         return np.arange(n_table)
     raise ValueError(
-        f"weights must match the {n_rows} rows of {rows.name!r}; got {n_table} weights. Pass one weight per row, or "
-        "give the variable an integer coordinate 'row' with the indices of its rows, counted from 0."
+        f"the {n_rows} rows of {rows.name!r} must be rows of the release, which has {n_table}. Pass the release of the "
+        "model, or give the variable an integer coordinate 'row' with the indices of its rows, counted from 0."
     )

@@ -17,7 +17,6 @@ import pytensor.tensor as pt
 from pymc.pytensorf import floatX
 from pytensor.graph.replace import graph_replace
 
-from iwbayes.analyst.inference.newton import maximise
 from iwbayes.analyst.inference.pymc_transform import UnconstrainedVariables, draw_blocks
 from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
 from iwbayes.analyst.weighting.graph_functions import CompiledWhenUsed, batched, by_columns, value_gradient_curvature
@@ -27,6 +26,7 @@ from iwbayes.analyst.weighting.other_rows import MovableRows
 from iwbayes.analyst.weighting.reweight import common_weights, is_weighted, unweight
 from iwbayes.analyst.weighting.weighted_op import WeightedRandomVariable
 from iwbayes.arrays import Array
+from iwbayes.newton import maximise
 from iwbayes.tables import SyntheticTable
 
 # Cost of one row in a compiled graph, in the unit of `WORK_LIMIT`: numbers that numpy processes.
@@ -34,14 +34,22 @@ _GRAPH_COST = 4
 
 
 def _shared(make: Callable[[Any], Any]) -> Any:
-    """Property that is computed on first use and then shared with copies of the object."""
+    """Make a property that is computed on first use and then shared with copies of the object."""
 
     def get(self: ModelPosterior) -> Any:
         if make.__name__ not in self._made:
             self._made[make.__name__] = make(self)
-        if self._arrays is not None and make.__name__ != "_movable_graph":
-            self._movable_graph[2].put(self._arrays)  # copies share the function, but have different rows
         return self._made[make.__name__]
+
+    return property(get, doc=make.__doc__)
+
+
+def _compiled(make: Callable[[Any], Any]) -> Any:
+    """Make a property of a function that copies of the object share; calls evaluate it on the rows of their copy."""
+    made = _shared(make)
+
+    def get(self: ModelPosterior) -> Any:
+        return partial(self._on_own_rows, made.__get__(self))
 
     return property(get, doc=make.__doc__)
 
@@ -258,7 +266,7 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
         rows, held = MovableRows.of(rows, self._table)
         return rows, theta, held
 
-    @_shared
+    @_compiled
     def _value_function(self) -> Callable[..., np.ndarray]:
         """Weighted log likelihood; rows with weight zero may have density zero."""
         rows, theta = self._row_graph
@@ -266,7 +274,7 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
         value = pt.sum(pt.switch(weights > 0, weights * rows, 0.0))
         return batched([weights, theta], value, over=[theta], n_rows=self.n_rows)
 
-    @_shared
+    @_compiled
     def _scores_function(self) -> Callable[..., np.ndarray]:
         """Differentiate all rows along a direction: forward mode, by differentiating backward mode twice."""
         rows, theta = self._row_graph
@@ -276,7 +284,7 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
         along = pt.grad(pt.dot(gradient, direction), ones, disconnected_inputs="ignore")
         return CompiledWhenUsed([theta, direction], along, n_rows=self.n_rows)
 
-    @_shared
+    @_compiled
     def _likelihood_function(self) -> Callable[..., list[np.ndarray]]:
         rows, theta = self._row_graph
         weights = pt.vector("weights", shape=(self.n_rows,))
@@ -291,7 +299,7 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
         [density], theta = self._join([self._model.logp(vars=[*others, *self._model.potentials])])
         return density, theta
 
-    @_shared
+    @_compiled
     def _compiled_gradient(self) -> Callable[..., list[np.ndarray]]:
         """Log density and gradient, compiled together because samplers call it thousands of times, in processes."""
         rows, theta = self._row_graph
@@ -300,20 +308,26 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
         value = pt.sum(pt.switch(weights > 0, weights * rows, 0.0)) + graph_replace(prior, {own: theta}, strict=False)
         return _with_gradient(value, theta, [theta, weights])
 
-    @_shared
+    @_compiled
     def _compiled_prior_gradient(self) -> Callable[..., list[np.ndarray]]:
         density, theta = self._prior_graph
         return _with_gradient(density, theta, [theta])
 
-    @_shared
+    @_compiled
     def _prior_value_function(self) -> Callable[..., np.ndarray]:
         density, theta = self._prior_graph
         return batched([theta], density, over=[theta], n_rows=self._rows_of_others)
 
-    @_shared
+    @_compiled
     def _prior_function(self) -> Callable[..., list[np.ndarray]]:
         density, theta = self._prior_graph
         return value_gradient_curvature(density, [theta], n_rows=self._rows_of_others, n_calls=self._n_columns)
+
+    def _on_own_rows(self, function: Callable[..., Any], *values: np.ndarray) -> Any:
+        if self._arrays is not None and self._made.get("rows") is not self._arrays:
+            self._movable_graph[2].put(self._arrays)
+            self._made["rows"] = self._arrays
+        return function(*values)
 
     def _likelihood(self, theta: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         return by_columns(self._likelihood_function, self._checked(theta), self.weights)

@@ -19,14 +19,13 @@ from scipy.special import logsumexp, softmax
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.checks import Method
-from iwbayes.analyst.inference.newton import maximise
 from iwbayes.analyst.inference.nuts import RHAT_FAILURE, SamplingSettings
 from iwbayes.analyst.inference.transport import map_draws
 from iwbayes.analyst.inference.weight_draws import draw_densities
 from iwbayes.analyst.inference.weighted_posterior import LogDensity
 from iwbayes.analyst.released_tilt import FEATURE_CUT
-from iwbayes.analyst.row_merging import MERGE_SHARE, identical_rows
-from iwbayes.arrays import Array, row_blocks, symmetric
+from iwbayes.arrays import MERGE_SHARE, Array, identical_rows, row_blocks, symmetric
+from iwbayes.newton import maximise
 
 # Size of one block of weights of many draws, in numbers: 2^17 float64 are 1 MiB, which fits in a processor's cache.
 _BLOCK = 2**17

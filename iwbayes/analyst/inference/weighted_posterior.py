@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,11 @@ class WeightedPosterior(LogDensity):
     dims: Mapping[str, tuple[str, ...]]  # of variables from `constrain`, without chain and draw; default: ArviZ's names
     coords: Mapping[str, Any]  # labels of dimensions
 
+    @property
+    def made_of(self) -> Mapping[str, Collection[str]]:
+        """Names of the free variables from which each deterministic variable is computed; none by default."""
+        return {}
+
     @abstractmethod
     def with_weights(self, weights: Array) -> WeightedPosterior:
         """Return the same posterior under different weights of its rows, shape (row,)."""
@@ -67,6 +72,17 @@ class WeightedPosterior(LogDensity):
         ValueError if the model cannot be evaluated on these rows; TypeError if it cannot be evaluated on other rows.
         """
         raise TypeError("this model cannot be evaluated on other rows. Use calibrate='formula' instead of rehearsals.")
+
+    def movable(self, table: SyntheticTable) -> WeightedPosterior:
+        """Return the same model, on the rows of a table, in a form that `on_rows` can evaluate; this object by default.
+
+        ValueError if the model cannot be evaluated on other rows.
+        """
+        return self
+
+    def in_likelihood(self, theta: Array) -> NDArray[np.bool_]:
+        """Return which parameters the likelihood depends on, near theta (p,); all by default."""
+        return np.ones(len(self.names), dtype=bool)
 
     def with_weak_prior(self) -> WeightedPosterior:
         """Return the same model with a very weak prior, if its prior may matter; this object by default."""

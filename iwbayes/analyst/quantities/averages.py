@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -14,13 +15,13 @@ from numpy.typing import NDArray
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.derived import derived_attributes, derived_record, gradient_of
-from iwbayes.analyst.calibration.influence import variation
-from iwbayes.analyst.calibration.score_marginals import OF_FORMULA
+from iwbayes.analyst.calibration.measures import MEASURES
+from iwbayes.analyst.calibration.measures.base import Slope
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample, row_groups
 from iwbayes.analyst.quantities.fitted_rows import FittedRows, outcome_coords
-from iwbayes.analyst.regression.weighted_rows import WeightedRows
 from iwbayes.analyst.released_tilt import is_noise_aware
 from iwbayes.arrays import Array, row_blocks, symmetric
+from iwbayes.models.weighted_rows import WeightedRows
 
 #: Whether averages are over the population of the private rows, or over the given rows.
 Rows = Literal["random", "fixed"]
@@ -86,20 +87,22 @@ def average(
     members = np.zeros((len(fitted.frame), len(groups)))
     for number, (_, own) in enumerate(groups):
         members[own, number] = 1.0
-    beta, parts = fitted.recorded.coefficients(fitted.posterior), []
+    theta, parts = fitted.recorded.pack(fitted.posterior), []
+    beta = fitted.recorded.coefficients(fitted.posterior)
+    whole = _Influences(fitted, quantity, theta.mean(axis=0), fitted.sample, members)
     for draws, sample in fitted.parts():
-        distinct = np.zeros((len(fitted.distinct), len(groups)))
-        np.add.at(distinct, fitted.index, _shares(sample, members))
+        mean = theta[draws].mean(axis=0)
+        of_part = whole if sample is fitted.sample else _Influences(fitted, quantity, mean, sample, members)
         with one_blas_thread():
-            drawn = quantity.average(beta[draws], distinct)
+            drawn = quantity.average(beta[draws], of_part.distinct)
             if rows == "random":
-                drawn -= _deviations(fitted, quantity, draws, sample, members, distinct, rng)
+                drawn -= of_part.deviations(theta[draws], rng)
         parts.append((draws, drawn))
     found = np.empty((*parts[0][1].shape[:2], len(beta)))
     for draws, drawn in parts:
         found[:, :, draws] = np.exp(drawn) if quantity.logarithms else drawn
     _check_finite(found)
-    # the noise is included by `_deviations`, or by the weight draws themselves
+    # the noise is included by `_Influences.deviations`, or by the weight draws themselves
     included = rows == "random" and (
         is_noise_aware(fitted.release.weights, fitted.release) or fitted.sample.noise_included
     )
@@ -108,28 +111,25 @@ def average(
     if fitted.record is not None:
         names = list(arviz_compat.scalars(dataset.isel(draw=slice(1))))
         sd = (np.log(found) if quantity.logarithms else found).std(axis=2)
-        result["calibration"] = _judged(fitted, fitted.record, quantity, members, rows, names, sd)
+        result["calibration"] = _judged(whole, fitted.record, rows, names, sd, theta)
     attrs = derived_attributes(result.get("calibration"), fitted.posterior.attrs) | (attrs or {})
     dataset.attrs.update(attrs, rows=rows, noise_included="yes" if included else "no")
     return arviz_compat.make(result, dataset.attrs)
 
 
 def _judged(
-    fitted: FittedRows, record: xr.Dataset, quantity: Quantity, members: Array, rows: Rows, names: list[str], sd: Array
+    of_rows: _Influences, record: xr.Dataset, rows: Rows, names: list[str], sd: Array, theta: Array
 ) -> xr.Dataset:
-    """Return the record of averages, whose standard deviations are sd (group, output).
+    """Return the record of averages, whose standard deviations are sd (group, output), for draws theta (draw, p).
 
     Over random rows an average depends on the parameters and on the weights of the rows. The influence of row i is that
     on the parameters, times the gradient of the average, plus the row's own deviation from the average.
     """
-    theta = fitted.recorded.pack(fitted.posterior)
-    center, shape = theta.mean(axis=0), fitted.recorded.coefficients(fitted.posterior)[0].shape
-    distinct = np.zeros((len(fitted.distinct), members.shape[1]))
-    np.add.at(distinct, fitted.index, _shares(fitted.sample, members))
+    quantity, sample, center = of_rows.quantity, of_rows.sample, of_rows.centre
 
     def averages(points: Array) -> Array:
-        beta = points[:, : math.prod(shape)].reshape(-1, *shape)
-        return np.moveaxis(quantity.average(beta, distinct), 2, 0).reshape(len(points), -1)
+        beta = points[:, : math.prod(of_rows.shape)].reshape(-1, *of_rows.shape)
+        return np.moveaxis(quantity.average(beta, of_rows.distinct), 2, 0).reshape(len(points), -1)
 
     # from groups and outputs to the order of the names: variables, then groups
     place, order, start = np.arange(sd.size).reshape(sd.shape), [], 0
@@ -138,26 +138,24 @@ def _judged(
         stop = start + len(variable.labels or [0]) * n_outcomes
         order.append(place[:, start:stop].ravel())
         start = stop
-    ordered, sample = np.concatenate(order), fitted.sample
-    rows_of_fit, measures = WeightedRows(fitted.design, sample.weights), {}
+    ordered = np.concatenate(order)
+    measures: dict[str, Array] = {}
 
     def curvatures(at: NDArray[np.intp], left: Array, right: Array) -> Array:
-        return rows_of_fit.at(at).row_curvatures(center, left, right)
+        return of_rows.weighted.at(at).row_curvatures(center, left, right)
 
     with one_blas_thread():
         gradient = gradient_of(averages, center, theta.std(axis=0))[ordered]
         if "influence" in record:
-            scores, curvature, centred = _influences(fitted, quantity, center, sample, members, distinct)
-            bread = np.asarray(np.linalg.pinv(curvature, hermitian=True), dtype=np.float64)
+            scores = of_rows.scores
+            bread = np.asarray(np.linalg.pinv(of_rows.curvature, hermitian=True), dtype=np.float64)
             away = scores - sample.mean(scores)
             information = away.T @ (away * sample.weights[:, None]) / sample.total
-            own = away @ bread @ gradient.T + (centred[:, ordered] if rows == "random" else 0)
-            if measures := sample.measures(own):
-                measures["variation"] = variation(information, bread, gradient)
-                unsure = sample.curvature_error(curvatures, scores, bread, gradient)
-                measures["curvature_error"] = unsure
-                many = measures.pop("rows_behind") >= OF_FORMULA.limit(fitted.release.n_private)
-                measures["score_ratio"] = np.where(many, 1.0, np.nan)  # with few rows, that of the parameters
+            own = away @ bread @ gradient.T + (of_rows.centred[:, ordered] if rows == "random" else 0)
+            slope = Slope(bread, scores, information, curvatures, gradient)
+            at = sample.estimates(own, slope)
+            found = {name: measure.compute(at) for name, measure in MEASURES.items() if at.influences is not None}
+            measures = {name: values for name, values in found.items() if values is not None}
     return derived_record(names, gradient, sd.ravel()[ordered], record, measures)
 
 
@@ -177,48 +175,72 @@ def sums_over_rows(
         yield draws, total
 
 
-def _deviations(
-    fitted: FittedRows,
-    quantity: Quantity,
-    draws: NDArray[np.intp],
-    sample: WeightedSample,
-    members: Array,
-    distinct: Array,
-    rng: np.random.Generator,
-) -> Array:
-    """Draw the deviations of averages from the population, given each posterior draw: shape (group, output, draw)."""
-    theta = fitted.recorded.pack(fitted.posterior)[draws]
-    centre = theta.mean(axis=0)
-    scores, curvature, centred = _influences(fitted, quantity, centre, sample, members, distinct)
-    with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
-        mean_score = sample.mean(scores)
-        influence = np.concatenate([scores - mean_score, centred], axis=1)
-        # J (theta_L - theta), where theta_L is one Newton step from the centre
-        pull = (centre - theta) @ curvature + mean_score
-        if is_noise_aware(fitted.release.weights, fitted.release):
-            # under each weight draw the weighted rows represent the private rows, a sample of size N
-            own = sample.weights / sample.total
-            joint = (influence * own[:, None]).T @ influence / fitted.release.n_private
-        else:
-            joint = sample.covariance(influence)
-    _check_finite(joint)
-    return _given_scores(joint, pull, rng).reshape(members.shape[1], -1, len(theta))
+@dataclass(frozen=True, eq=False)
+class _Influences:
+    """Influences of the rows on the scores and the averages, at the mean of the draws, computed on first use."""
 
+    fitted: FittedRows
+    quantity: Quantity
+    centre: Array  # (p,)
+    sample: WeightedSample
+    members: Array  # (row, group): indicators
 
-def _influences(
-    fitted: FittedRows, quantity: Quantity, centre: Array, sample: WeightedSample, members: Array, distinct: Array
-) -> tuple[Array, Array, Array]:
-    """Return the scores (row, p), the curvature (p, p), and the rows' deviations (row, group x output)."""
-    rows = WeightedRows(fitted.design, sample.weights)
-    scores, curvature = rows.row_scores(centre), -rows.derivatives(centre)[2] / sample.total
-    coefficients = fitted.recorded.coefficients(fitted.posterior)[0]
-    values = quantity.at_rows(centre[: coefficients.size].reshape(coefficients.shape), distinct)[fitted.index]
-    with np.errstate(over="ignore", invalid="ignore"):
-        values = np.where(sample.weights[:, None, None] > 0, values, 0.0) + np.zeros((1, members.shape[1], 1))
-        # influences within a small group are larger, because its shares are relative to all rows used
-        scale = members * (sample.total / (sample.weights @ members))
-        centred = (values - np.einsum("ig,igo->go", _shares(sample, members), values)) * scale[:, :, None]
-    return scores, curvature, centred.reshape(len(centred), -1)
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the coefficients (column, predictor)."""
+        return (self.fitted.design.x.shape[1], self.fitted.design.n_predictors)
+
+    @cached_property
+    def distinct(self) -> Array:
+        """Shares of the distinct rows within each group, (distinct row, group)."""
+        distinct = np.zeros((len(self.fitted.distinct), self.members.shape[1]))
+        np.add.at(distinct, self.fitted.index, _shares(self.sample, self.members))
+        return distinct
+
+    @cached_property
+    def weighted(self) -> WeightedRows:
+        """The rows of the fit with their weights."""
+        return WeightedRows(self.fitted.design, self.sample.weights)
+
+    @cached_property
+    def scores(self) -> Array:
+        """Scores (row, p)."""
+        return self.weighted.row_scores(self.centre)
+
+    @cached_property
+    def curvature(self) -> Array:
+        """Mean curvature (p, p)."""
+        return -self.weighted.derivatives(self.centre)[2] / self.sample.total
+
+    @cached_property
+    def centred(self) -> Array:
+        """Deviations of the rows from the averages, (row, group x output)."""
+        sample, members = self.sample, self.members
+        beta = self.centre[: math.prod(self.shape)].reshape(self.shape)
+        values = self.quantity.at_rows(beta, self.distinct)[self.fitted.index]
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = np.where(sample.weights[:, None, None] > 0, values, 0.0) + np.zeros((1, members.shape[1], 1))
+            # influences within a small group are larger, because its shares are relative to all rows used
+            scale = members * (sample.total / (sample.weights @ members))
+            centred = (values - np.einsum("ig,igo->go", _shares(sample, members), values)) * scale[:, :, None]
+        return centred.reshape(len(centred), -1)
+
+    def deviations(self, theta: Array, rng: np.random.Generator) -> Array:
+        """Draw the deviations of averages from the population, given draws theta (draw, p): (group, output, draw)."""
+        sample, release = self.sample, self.fitted.release
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean_score = sample.mean(self.scores)
+            influence = np.concatenate([self.scores - mean_score, self.centred], axis=1)
+            # J (theta_L - theta), where theta_L is one Newton step from the centre
+            pull = (self.centre - theta) @ self.curvature + mean_score
+            if is_noise_aware(release.weights, release):
+                # under each weight draw the weighted rows represent the private rows, a sample of size N
+                own = sample.weights / sample.total
+                joint = (influence * own[:, None]).T @ influence / release.n_private
+            else:
+                joint = sample.covariance(influence)
+        _check_finite(joint)
+        return _given_scores(joint, pull, rng).reshape(self.members.shape[1], -1, len(theta))
 
 
 def _shares(sample: WeightedSample, members: Array) -> Array:

@@ -12,8 +12,8 @@ import pandas as pd
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.quantities.averages import Rows, Variable, average, sums_over_rows
 from iwbayes.analyst.quantities.fitted_rows import FittedRows, constant, is_number
-from iwbayes.analyst.regression.families import Family
 from iwbayes.arrays import Array
+from iwbayes.models.families import Family
 from iwbayes.release import Release
 from iwbayes.schema.columns import _Whole
 
@@ -81,9 +81,8 @@ def comparisons(
 
     Notes
     -----
-    A ratio is the ratio of the two averages, not the average of the ratios of rows. Its draws over random rows are
-    ``exp(log a1 - log a0 - d)``, and row i has the influence ``g1_i / a1 - g0_i / a0`` on ``d``. Everything else is as
-    in :func:`~iwbayes.slopes`.
+    A ratio is the ratio of the two averages, not the average of the ratios of rows. Everything else is as in
+    :func:`~iwbayes.slopes`.
 
     References
     ----------
@@ -93,13 +92,8 @@ def comparisons(
 
     Examples
     --------
-    Seeded noise makes the example repeatable. Private data need the default noise.
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
 
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
-    >>> private = iw.PrivateTable(people.frame, people.schema)
-    >>> noise = iw.SeededNoise(1)
-    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, noise=noise, random_seed=1)
     >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
     >>> found = iw.comparisons(idata, release, contrast={"x": [-1.0, 0.0, 1.0]}, comparison="ratio", random_seed=1)
     >>> found["posterior"]["x"].dims

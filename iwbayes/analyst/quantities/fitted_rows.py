@@ -20,9 +20,9 @@ from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.checks import check_release
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample, weighted_sample
 from iwbayes.analyst.fit_record import check_recorded_weights
-from iwbayes.analyst.regression.design import Design
 from iwbayes.analyst.regression.design_record import read_design, recorded_design
-from iwbayes.analyst.regression.design_spec import DesignSpec
+from iwbayes.models.design import Design
+from iwbayes.models.design_spec import DesignSpec
 from iwbayes.release import Release
 from iwbayes.schema import Binary
 from iwbayes.schema.columns import _Whole

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.calibration.record import NOT_CALIBRATED
+from iwbayes.analyst.calibration.marks import NOT_CALIBRATED
 
 #: Columns that a table of intervals needs.
 BOUNDS = ("mean", "lower", "upper")
@@ -56,10 +56,9 @@ def intervals(
 
     Examples
     --------
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 500, random_seed=1)
-    >>> release = iw.publish(iw.PrivateTable(people.frame, people.schema), epsilon=9, delta=1e-6, progressbar=False)
-    >>> idata = iw.fit("y ~ x", release, weights="uniform", calibrate="none", draws=200, random_seed=1)
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
+
+    >>> idata = iw.fit("y ~ x", release, calibrate="none", draws=200, random_seed=1)
     >>> table = iw.intervals({"unweighted": idata})
     >>> list(table.index)
     [('unweighted', 'Intercept'), ('unweighted', 'x')]

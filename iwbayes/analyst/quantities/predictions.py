@@ -14,11 +14,11 @@ import xarray as xr
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.derived import derived_attributes, derived_record, gradient_of
-from iwbayes.analyst.calibration.record import Judgement, with_verdict
+from iwbayes.analyst.calibration.verdict import Judgement, with_verdict
 from iwbayes.analyst.quantities.fitted_rows import FittedRows, fit_record, fitted_posterior, outcome_coords
 from iwbayes.analyst.regression.design_record import read_design
-from iwbayes.analyst.regression.design_spec import DesignSpec
 from iwbayes.arrays import Array
+from iwbayes.models.design_spec import DesignSpec
 from iwbayes.release import Release
 from iwbayes.schema.columns import _Whole
 
@@ -76,34 +76,19 @@ def predictions(
         not occur in the fit; if the formula cannot be evaluated on the new rows, for example because a function depends
         on all rows; or if the grid has more than 10,000 rows.
 
-    See Also
-    --------
-    slopes : Average change of the mean per unit of a numeric predictor.
-    comparisons : Average difference or ratio of means between values of a predictor.
-
     Notes
     -----
-    Transformations are the ones of the fit. Centres, scales, polynomials, knots and levels were computed from the rows
-    of the release and stored with the posterior. They are never computed from `newdata`.
-
-    Intervals of the mean are as reliable as intervals of the coefficients: calibrated draws give calibrated means.
-    Predicted responses add the variance of the family, which is right only if the family is right. If the response of
-    the formula is an expression such as ``np.log(y)``, predictions are on that scale. Rows are treated as fixed,
-    including the rows of a grid.
-
-    Names and arguments follow ``bambi.interpret.predictions`` (Capretto et al., Journal of Statistical Software 103,
-    2022).
+    Transformations are the ones of the fit, never computed from `newdata`. Intervals of the mean are as reliable as
+    intervals of the coefficients. Predicted responses add the variance of the family, which is right only if the family
+    is right. If the response of the formula is an expression such as ``np.log(y)``, predictions are on that scale. Rows
+    are treated as fixed. Names and arguments follow ``bambi.interpret.predictions`` (Capretto et al., Journal of
+    Statistical Software 103, 2022).
 
     Examples
     --------
-    Seeded noise makes the example repeatable. Private data need the default noise.
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
 
     >>> import pandas as pd
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
-    >>> private = iw.PrivateTable(people.frame, people.schema)
-    >>> noise = iw.SeededNoise(1)
-    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, noise=noise, random_seed=1)
     >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
     >>> found = iw.predictions(idata, pd.DataFrame({"x": [-1.0, 0.0, 1.0], "z": [0.0, 0.0, 0.0]}))
     >>> found["posterior"]["y"].shape
@@ -165,7 +150,10 @@ def _judged(
     own = of_fit["calibrated"].to_numpy()[len(theta[0]) - (design.auxiliary is not None) :]
     if kind == "response" and not own.all():
         why = [f"new responses depend on {design.auxiliary}, which is not calibrated; see diagnose(release, idata)."]
-        record = with_verdict(record, Judgement(np.zeros(len(names), dtype=bool), why, why))
+        # the reasons of their means stay
+        of_means, of_fit_too = (record.attrs[name].split("\n") for name in ("reasons", "reasons_of_fit"))
+        said = [[*filter(None, lines), *why] for lines in (of_means, of_fit_too)]
+        record = with_verdict(record, Judgement(np.zeros(len(names), dtype=bool), *said))
     return record
 
 

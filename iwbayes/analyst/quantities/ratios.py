@@ -12,9 +12,9 @@ import xarray as xr
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.derived import derived_attributes, of_parameters
-from iwbayes.analyst.calibration.record import NOT_CALIBRATED
+from iwbayes.analyst.calibration.marks import NOT_CALIBRATED
 from iwbayes.analyst.quantities.fitted_rows import fit_record, fitted_posterior
-from iwbayes.analyst.regression.families import FAMILIES
+from iwbayes.models.families import FAMILIES
 
 #: Name of the exponential of a coefficient, by family.
 RATIOS = {name: family.ratio for name, family in FAMILIES.items() if family.ratio}
@@ -64,13 +64,8 @@ def odds_ratios(
 
     Examples
     --------
-    Seeded noise makes the example repeatable. Private data need the default noise.
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
 
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
-    >>> private = iw.PrivateTable(people.frame, people.schema)
-    >>> noise = iw.SeededNoise(1)
-    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, noise=noise, random_seed=1)
     >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
     >>> found = iw.odds_ratios(idata, units={"x": 2})
     >>> list(found["posterior"].data_vars)

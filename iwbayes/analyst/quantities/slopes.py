@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.quantities.averages import Rows, Variable, average, sums_over_rows
 from iwbayes.analyst.quantities.fitted_rows import FittedRows
-from iwbayes.analyst.regression.design_spec import DesignSpec
-from iwbayes.analyst.regression.families import Family
 from iwbayes.arrays import Array
+from iwbayes.models.design_spec import DesignSpec
+from iwbayes.models.families import Family
 from iwbayes.release import Release
 
-#: First step of the differences, factor to the next step, and number of steps. Steps are in units of the interquartile
-#: range of the column. The logarithm of a skewed column needs the small steps.
-FIRST_STEP, STEP_FACTOR, MOST_STEPS = 1e-2, 0.1, 12
-#: Relative error below which the search for a better step ends, and above which a column is not differentiable.
-FINE, COARSE = 1e-9, 1e-4
-#: Search for jumps: number of divisions of the range, and intervals per division. Three of them are kept each time, so
-#: the last ones are 3e-12 of the range. A jump is more than the share JUMP of the change over the range.
-DIVISIONS, INTERVALS, JUMP = 8, 81, 1e-5
+#: Step of the central difference at a row, in units of the size of its value; and the smallest size, in units of the
+#: interquartile range of the column. The logarithm of a skewed column needs small steps at small values.
+STEP, SMALLEST = 1e-5, 1e-2
+#: Functions with steps, whose slope is zero or undefined.
+STEP_FUNCTIONS = {"floor", "ceil", "round", "rint", "trunc", "fix", "sign", "heaviside", "digitize", "astype"}
 
 
 def slopes(
@@ -48,7 +46,7 @@ def slopes(
     idata : arviz.InferenceData or xarray.DataTree
         Complete result of :func:`~iwbayes.fit`, also if read from a file.
     release : Release
-        The release that was fitted, with the weights of the fit. If `fit` had different weights, for example from
+        The release that was fitted. If `fit` had different weights, for example from
         :func:`~iwbayes.noise_aware_weights`, pass ``dataclasses.replace(release, weights=...)``.
     wrt : str or sequence of str, optional
         Numeric predictors of the formula ("with respect to"). By default all of them.
@@ -67,39 +65,26 @@ def slopes(
         Group ``posterior`` with one variable per predictor: the change of the mean response per unit of the predictor.
         Its dimensions are chain, draw, ``by_<column>`` if `by` is given, and ``<response>_dim`` for a categorical
         response. Its attributes are ``formula``, ``family`` and ``weights`` of the fit, ``rows``, ``noise_included``
-        ("yes" if averages over random rows include the noise in the weights), ``calibration`` (method of the fit, or
-        "none") and ``verdict``. If the fit was calibrated, the group ``calibration`` judges each average by its own
-        influence function: a coefficient that hardly enters an average does not decide about it.
+        ("yes" or "no", for the noise in the weights), ``calibration`` (method of the fit, or "none") and ``verdict``.
+        If the fit was calibrated, the group ``calibration`` judges each average by its own influence function.
 
     Raises
     ------
     TypeError, ValueError, KeyError
         If an argument is invalid; if the draws do not come from `fit`, or belong to a different release or different
-        weights; if a function of the formula depends on all rows; if a column of the design matrix changes by steps; or
-        if combinations of levels did not occur in the fit.
+        weights; if a function of the formula depends on all rows, or is one with steps, such as ``I(x > 1)``; or if
+        combinations of levels did not occur in the fit.
 
     Notes
     -----
     Slopes use the design matrix of the fit, so interactions, powers and splines are included. Columns of the design
-    matrix are differentiated by central differences, and the inverse link in closed form.
+    matrix are differentiated by one central difference, and the inverse link in closed form.
 
-    With ``rows="fixed"`` the slope is the average over these weighted rows, which are treated as known. The intervals
-    contain only the uncertainty of the coefficients.
-
-    With ``rows="random"`` the slope is the average over the population of the private rows. The average over the rows,
-    ``a = sum p_i g_i(theta)``, differs from it by ``d = sum p_i (g_i - a)``. Let M be the joint covariance of these
-    influences and the scores s of the coefficients, the middle matrix of a sandwich covariance
-    (`iwbayes.analyst.calibration.meat.Meat`). Given a draw theta,
-
-        d ~ Normal(M_ds M_ss^-1 J (theta_L - theta), M_dd - M_ds M_ss^-1 M_sd),
-
-    where theta_L is the maximum of the likelihood and J its curvature. The draw of the average is a(theta) - d. Within
-    a level of `by` that has share P of the rows, the influence is ``(g_i - a) / P``, and zero in other rows.
-
-    M includes the noise in the weights for released weights of a tilt. For other weights M is ``sum p_i^2 g_i g_i'``,
-    without noise. If there are several weight draws, each posterior draw is averaged with its own weight draw. For
-    draws from :func:`~iwbayes.noise_aware_weights`, which include the noise, M is the weighted covariance divided by
-    N, the number of private rows. Its variance is derived in "Averages over random rows" on the theory page.
+    With ``rows="fixed"`` the slope is the average over these weighted rows, which are treated as known: the intervals
+    contain only the uncertainty of the coefficients. With ``rows="random"`` it is the average over the population of
+    the private rows, whose difference from the rows is drawn for each draw of the coefficients; "Averages over random
+    rows" on the theory page derives its distribution. With several weight draws, each posterior draw is averaged with
+    its own weight draw.
 
     References
     ----------
@@ -108,13 +93,8 @@ def slopes(
 
     Examples
     --------
-    Seeded noise makes the example repeatable. Private data need the default noise.
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
 
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
-    >>> private = iw.PrivateTable(people.frame, people.schema)
-    >>> noise = iw.SeededNoise(1)
-    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, noise=noise, random_seed=1)
     >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
     >>> found = iw.slopes(idata, release, wrt="x", random_seed=1)
     >>> found["posterior"]["x"].shape
@@ -185,98 +165,38 @@ class _Slopes:
 def column_slopes(design: DesignSpec, frame: pd.DataFrame, name: str) -> Array:
     """Differentiate the design matrix in a numeric column of a table: shape (row, column of the design matrix).
 
-    Raises ValueError if a column of the design matrix changes by steps, or if its slope is infinite at a row.
-
-    The differences are of second order, so they are exact up to rounding for straight lines and parabolas. Points stay
-    within the range of the rows, because splines and logarithms may be undefined beyond it. At the ends of the range
-    the slope is that of the parabola through the three closest points.
-
-    Slopes are computed for a sequence of decreasing steps. Each entry uses the step at which the slope changed least
-    from the previous step, rounding error included. The previous change must be small too, because slopes over much too
-    long steps may agree by chance. At a kink the slope is the mean of the slopes on both sides. A column may also jump
-    between rows, which no slope at a row reveals, so `_jumps` searches the range for jumps.
+    Each entry is one central difference, exact up to rounding for straight lines and parabolas. Points stay within the
+    range of the rows, because splines and logarithms may be undefined beyond it: at its ends the slope is that of the
+    parabola through the three closest points. At a kink it is the mean of the slopes on both sides. Raises ValueError
+    if a column of the design matrix changes by steps.
     """
+    _check_smooth(design, name)
     x = frame[name].to_numpy(dtype=np.float64)
-    base = design.matrix(frame)
-    rounding = 4 * np.finfo(np.float64).eps * np.abs(base)
-    best, error = np.zeros_like(base), np.full(base.shape, np.inf)
-    moves = np.zeros(base.shape, dtype=bool)
-    before: list[Array] = []
+    low, high = float(np.min(x)), float(np.max(x))
     # interquartile range of the distinct values, or the declared range if there is only one value
     lower, upper = np.quantile(np.unique(x), [0.25, 0.75])
     column = design.schema[name]
     width = float(upper - lower) or float(getattr(column, "upper", 1)) - float(getattr(column, "lower", 0))
-    for step in width * FIRST_STEP * STEP_FACTOR ** np.arange(MOST_STEPS):
-        slopes = _differences(design, frame, name, x, float(step))
-        moves |= slopes != 0
-        if len(before) == 2:
-            # errors decrease by the square of the factor from step to step
-            agreed = np.maximum(np.abs(slopes - before[1]), STEP_FACTOR**2 * np.abs(before[1] - before[0]))
-            found = np.where(moves, np.maximum(agreed, rounding / step), 0.0)
-            better = found < error
-            best, error = np.where(better, slopes, best), np.where(better, found, error)
-            if (error <= FINE * _size(best)).all():
-                break
-        before = [*before[-1:], slopes]
-    # columns that differ between the ends of the range, although their slope is zero at every row
-    first, last = (design.matrix(frame.assign(**{name: np.full(len(x), end)})) for end in (x.min(), x.max()))
-    steps = ~best.any(axis=0) & (first != last).any(axis=0)
-    jumps = (error > COARSE * _size(best)).any(axis=0) | _jumps(design, frame, name, base) | steps
-    if jumps.any():
-        names = [own for own, jump in zip(design.columns, jumps, strict=True) if jump]
-        raise ValueError(
-            f"columns {names} of formula {design.formula!r} must be differentiable in {name!r}; they change by steps, "
-            f"or too steeply. Use comparisons(contrast={{{name!r}: [a, b]}}), or select other columns with wrt=[...]."
-        )
-    return best
-
-
-def _size(slopes: Array) -> Array:
-    """Return the size to which errors are relative: the entry plus the largest entry of its column."""
-    return np.abs(slopes) + np.abs(slopes).max(axis=0)
-
-
-def _differences(design: DesignSpec, frame: pd.DataFrame, name: str, x: Array, step: float) -> Array:
-    """Return slopes at x of parabolas through three points centred at x, or shifted inside at the ends of the range."""
-    low, high = float(np.min(x)), float(np.max(x))
+    step = STEP * np.clip(np.abs(x), SMALLEST * width, width)
     centre = np.clip(x, low + step, high - step) if high > low else x
     above, below = centre + step, centre - step
     if high > low:  # rounding may put points outside
         above, below = np.minimum(above, high), np.maximum(below, low)
-    up, down = design.matrix(frame.assign(**{name: above})), design.matrix(frame.assign(**{name: below}))
-    slopes = (up - down) / (above - below)[:, None]
-    off = x - centre
-    if off.any():
-        middle = design.matrix(frame.assign(**{name: centre}))
-        slopes = slopes + (off / step**2)[:, None] * (up - 2 * middle + down)
-    return slopes
+    up, down, middle = (design.matrix(frame.assign(**{name: points})) for points in (above, below, centre))
+    ends = ((x - centre) / step**2)[:, None] * (up - 2 * middle + down)
+    return (up - down) / (above - below)[:, None] + ends
 
 
-def _jumps(design: DesignSpec, frame: pd.DataFrame, name: str, base: Array) -> NDArray[np.bool_]:
-    """Return whether each column of the design matrix jumps somewhere in the range of the rows.
-
-    Each column is evaluated along the range, with the other predictors of the row at which it is largest. The interval
-    whose change differs most from its neighbours is divided repeatedly. A smooth column hardly changes across the last,
-    tiny interval, so a large change is a jump.
-    """
-    values = frame[name].to_numpy(dtype=np.float64)
-    low, high = float(values.min()), float(values.max())
-    n_columns = base.shape[1]
-    if not high > low:
-        return np.zeros(n_columns, dtype=bool)
-    rows = np.abs(base).argmax(axis=0)
-    start, stop = np.full(n_columns, low), np.full(n_columns, high)
-    spread = change = np.zeros(n_columns)
-    own = np.arange(n_columns)
-    for _ in range(DIVISIONS):
-        points = start + np.linspace(0, 1, INTERVALS + 1)[:, None] * (stop - start)
-        at = frame.iloc[np.tile(rows, INTERVALS + 1)].assign(**{name: np.clip(points.ravel(), low, high)})
-        along = design.matrix(at).reshape(INTERVALS + 1, n_columns, n_columns)[:, own, own]
-        spread = np.maximum(spread, np.ptp(along, axis=0))
-        steps = np.diff(along, axis=0)
-        change = np.abs(steps).max(axis=0)
-        first = np.abs(np.diff(steps, n=2, axis=0)).argmax(axis=0)  # first of the three intervals that are kept
-        fine = stop - start < 1e3 * np.spacing(max(abs(low), abs(high)))  # limit of floating-point resolution
-        start = np.where(fine, start, points[first, own])
-        stop = np.where(fine, stop, points[first + 3, own])
-    return np.asarray(change > JUMP * spread)
+def _check_smooth(design: DesignSpec, name: str) -> None:
+    """Raise ValueError if a factor with the column contains a comparison, a remainder or a function with steps."""
+    for term in design.model_spec.formula:
+        for factor in map(str, term.factors):
+            nodes = list(ast.walk(ast.parse(re.sub(r"`[^`]*`", "_quoted", factor), mode="eval")))
+            names = {getattr(node, "id", getattr(node, "attr", None)) for node in nodes}
+            steps = any(isinstance(node, ast.Compare | ast.Mod) for node in nodes)
+            if (name in names or f"`{name}`" in factor) and (steps or names & STEP_FUNCTIONS - {name}):
+                raise ValueError(
+                    f"{factor!r} in formula {design.formula!r} must be differentiable in {name!r}; comparisons, "
+                    f"remainders and roundings change by steps. Use comparisons(contrast={{{name!r}: [a, b]}}), or "
+                    "select other columns with wrt=[...]."
+                )

@@ -12,6 +12,7 @@ import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,38 +20,22 @@ import pandas as pd
 import xarray as xr
 
 from iwbayes._optional import import_optional
-from iwbayes._warnings import CalibrationWarning, IwbayesWarning
+from iwbayes._warnings import IwbayesWarning
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.calibration.calibrate import calibrate, check_model
-from iwbayes.analyst.calibration.calibrated_components import calibrate_components
-from iwbayes.analyst.calibration.record import (
-    calibration_groups,
-    mark_uncalibrated,
-    verdict_attributes,
-    warn_outside_domain,
-)
-from iwbayes.analyst.calibration.rehearsed import rehearsed_draws
-from iwbayes.analyst.checks import check_enough_draws
-from iwbayes.analyst.fit_record import fit_attributes
 from iwbayes.analyst.inference.nuts import SamplingSettings, WhitenedNuts
-from iwbayes.analyst.inference.weight_draws import ComponentAssignment, draw_components, sample_statistics
-from iwbayes.analyst.inference.weighted_posterior import posterior_dataset
-from iwbayes.analyst.pooling.pool import pool
-from iwbayes.analyst.regression.design import ready_rows
-from iwbayes.analyst.regression.families import check_column, default_family, get_family
-from iwbayes.analyst.regression.priors import SCALE, SIGMA_DOF, column_scales, response_scale
 from iwbayes.arrays import Array
 from iwbayes.features.formulas import quoted
-from iwbayes.rehearsals import Rehearsals
+from iwbayes.models.design import ready_rows
+from iwbayes.models.families import check_column, default_family, get_family
+from iwbayes.models.priors import SCALE, SIGMA_DOF, column_scales, response_scale
 from iwbayes.release import Release
 from iwbayes.schema import Categorical, Column, Integer, Real, Schema
-from iwbayes.tables.reference_levels import warn_of_rare_references
+from iwbayes.weights import Weights
 
 if TYPE_CHECKING:
     import pymc as pm
 
-#: With log_likelihood="auto", both log likelihood groups are stored if together they need at most this many bytes.
-LOG_LIKELIHOOD_LIMIT = 256 * 2**20
+    from iwbayes.analyst.inference.model_posterior import ModelPosterior
 
 #: A predictor whose mean is more than this many standard deviations from zero does not vary around zero.
 _FAR = 5.0
@@ -110,19 +95,78 @@ def is_beyond(formula: Any, family: Any) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class BuiltRegression:
-    """A PyMC model of all rows of a release.
+    """A PyMC model of all rows of a release, weighted, with the interface of `RegressionProblem`.
 
     `measurable` is a plain formula of the same columns, which is compared with the features the release measured.
     """
 
     model: pm.Model
     family: str
-    response: str  # as written in the formula
     measurable: str
+    n_weights: int
+
+    @classmethod
+    def of(cls, formula: str, release: Release, family: Any, priors: Any, weights: Weights) -> BuiltRegression:
+        """Build and weight the model of a formula. The arguments are those of `fit`."""
+        from iwbayes.analyst.weighting.release_rows import check_model
+        from iwbayes.analyst.weighting.reweight import reweight
+
+        model, name, measurable = build(formula, release, family, priors)
+        weighted = reweight(model, release)
+        check_model(weighted, release)
+        return cls(weighted, name, measurable, weights.n_draws)
+
+    @cached_property
+    def posterior(self) -> ModelPosterior:
+        """The posterior under the weights of the release."""
+        from iwbayes.analyst.inference.model_posterior import ModelPosterior
+
+        return ModelPosterior(self.model, self.n_weights)
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return self.posterior.n_rows
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Attributes of the result."""
+        return {"built_by": "Bambi"}
+
+    @property
+    def observed(self) -> xr.Dataset:
+        """The response."""
+        from iwbayes.analyst.weighting.observed_variables import observed_dataset
+
+        return observed_dataset(self.model)
+
+    def sampled(self, settings: SamplingSettings, rng: np.random.Generator) -> Array | None:
+        """Return draws (sample, p) by NUTS if scales of group-specific effects have no posterior mode; else None."""
+        posterior = self.posterior
+        informed = posterior.in_likelihood(posterior.start())
+        if informed.all():
+            return None
+        # NUTS moves slowly along the intercept and the slope of a predictor that is far from zero
+        mode, precision = posterior.mode(free=informed), np.eye(posterior.size)
+        both = np.ix_(informed, informed)
+        precision[both] = mode.precision[both]
+        nuts = WhitenedNuts(posterior.size, settings, n_runs=1)
+        theta, _ = nuts.sample(posterior, mode.theta, precision, draws=settings.draws, rng=rng)
+        return theta.reshape(-1, posterior.size)
+
+    def log_likelihoods(self, posterior: xr.Dataset, theta: Array) -> dict[str, xr.Dataset]:
+        """Return groups of the unweighted and weighted log likelihood of each row, at the draws of a posterior."""
+        from iwbayes.analyst.weighting.reweight import log_likelihood
+
+        found = log_likelihood(arviz_compat.make({"posterior": posterior}), self.model)
+        names = ("log_likelihood", "log_likelihood_weighted")
+        return {name: arviz_compat.group(found, name) for name in names}
 
 
-def build(formula: str, release: Release, family: Any, priors: Any) -> BuiltRegression:
+def build(formula: str, release: Release, family: Any, priors: Any) -> tuple[pm.Model, str, str]:
     """Let Bambi build the model of a formula on all rows of a release. The arguments are those of `fit`.
+
+    Returns the model, the name of the family, and a plain formula of the same columns.
 
     Raises ValueError if the response column is missing or wrong for the family, if a column used has missing cells, or
     if Bambi cannot build the model. Raises ModuleNotFoundError if Bambi is not installed.
@@ -168,7 +212,7 @@ def build(formula: str, release: Release, family: Any, priors: Any) -> BuiltRegr
     built = _with_default_priors(model, name, values, priors or {}, release.weights.values)
     drop_variables(built, [var.name for var in built.deterministics if len(frame) in var.shape.eval()])
     predictors = [column for column in used if column != own[0]]
-    return BuiltRegression(built, name, response, f"{quoted(own[0])} ~ {' + '.join(map(quoted, predictors)) or '1'}")
+    return built, name, f"{quoted(own[0])} ~ {' + '.join(map(quoted, predictors)) or '1'}"
 
 
 def _with_default_priors(model: Any, family: str, response: Array | None, given: Any, weights: Array) -> Any:
@@ -290,102 +334,3 @@ def _within(values: pd.Series, *, name: str, why: str, lower: Any = None, upper:
             stacklevel=5,
         )
     return clipped
-
-
-def fit_built(
-    formula: str,
-    release: Release,
-    family: Any,
-    priors: Any,
-    *,
-    calibrate: str,
-    rehearsals: Rehearsals | None,
-    settings: SamplingSettings,
-    rng: np.random.Generator,
-    log_likelihood: bool | str,
-) -> arviz_compat.ArvizObject:
-    """Fit and calibrate a regression that Bambi builds. The arguments are those of `fit`."""
-    from iwbayes.analyst.weighting.reweight import log_likelihood as with_log_likelihood
-    from iwbayes.analyst.weighting.reweight import reweight
-
-    built = build(formula, release, family, priors)
-    weighted = reweight(built.model, release)
-    check_model(weighted, release)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CalibrationWarning)  # issued below, so that it points at the caller's line
-        if calibrate == "pool":
-            method, idata = "pool", pool(
-                weighted, release, draws=settings.draws, chains=settings.chains, method=settings.method,
-                random_seed=rng, sampler=settings.sampler,
-            )  # fmt: skip
-        else:
-            groups, method = _sampled(built, weighted, release, calibrate != "none", rehearsals, settings, rng)
-            idata = arviz_compat.make(groups)
-    record = arviz_compat.group(idata, "calibration") if arviz_compat.has_group(idata, "calibration") else None
-    if record is not None:
-        warn_outside_domain(record, stacklevel=4)
-    names = list(arviz_compat.scalars(arviz_compat.group(idata, "posterior").isel(draw=slice(1))))
-    warn_of_rare_references(release.synthetic, release.weights.values, names, stacklevel=4)
-    size = 16 * settings.draws * settings.chains * len(release.synthetic)
-    if log_likelihood is True or (log_likelihood == "auto" and size <= LOG_LIKELIHOOD_LIMIT):
-        idata = with_log_likelihood(idata, weighted)
-    attrs = fit_attributes(
-        release, release.weights, formula=formula, family=built.family, method=method,
-        total=float(release.n_private),
-    ) | verdict_attributes(record)  # fmt: skip
-    posterior = arviz_compat.group(idata, "posterior")
-    return arviz_compat.with_groups(idata, {"posterior": posterior.assign_attrs(attrs | {"built_by": "Bambi"})})
-
-
-def _sampled(
-    built: BuiltRegression,
-    weighted: pm.Model,
-    release: Release,
-    calibrating: bool,
-    rehearsals: Rehearsals | None,
-    settings: SamplingSettings,
-    rng: np.random.Generator,
-) -> tuple[dict[str, xr.Dataset], str]:
-    """Sample the weighted model and return the groups of the result and the name of the method.
-
-    NUTS is used if scales of group-specific effects have no posterior mode, or if there are several weight draws.
-    """
-    from iwbayes.analyst.inference.model_posterior import ModelPosterior
-    from iwbayes.analyst.weighting.observed_variables import observed_dataset
-
-    terms = ModelPosterior(weighted, release.weights.n_draws)
-    if calibrating:
-        remedy = "Increase draws or chains, or pass calibrate='none'."
-        check_enough_draws(settings.chains * settings.draws, terms.size, remedy)
-    groups = {"observed_data": observed_dataset(weighted)}
-    informed = terms.in_likelihood(terms.start())
-    if release.weights.n_draws > 1 or not informed.all():
-        # NUTS moves slowly along the intercept and the slope of a predictor that is far from zero
-        mode, precision = terms.mode(free=informed), np.eye(terms.size)
-        both = np.ix_(informed, informed)
-        precision[both] = mode.precision[both]
-        nuts = WhitenedNuts(terms.size, settings, n_runs=1)
-        theta, statistics = nuts.sample(terms, mode.theta, precision, draws=settings.draws, rng=rng)
-        diverging = int(np.sum(statistics.get("diverging", 0)))
-        groups["posterior"] = posterior_dataset(terms, theta).assign_attrs(divergences=diverging)
-        if not calibrating:
-            return groups, "nuts"
-        idata = calibrate(
-            arviz_compat.make(groups), weighted, release, rehearsals=rehearsals, method=settings.method,
-            random_seed=rng, sampler=settings.sampler,
-        )  # fmt: skip
-        return {name: arviz_compat.group(idata, name) for name in arviz_compat.group_names(idata)}, "nuts"
-    assignment = ComponentAssignment.random(1, settings.chains, settings.draws, rng)
-    components = draw_components(terms.modes(terms.weights[None]), settings, settings.draws, rng)
-    drawn = components[0].draws
-    theta, groups["sample_stats"] = drawn.theta, sample_statistics([drawn], assignment)
-    if rehearsals is not None:
-        movable, mode, flat = terms.movable(release.synthetic), components[0].mode, theta.reshape(-1, terms.size)
-        moved, record = rehearsed_draws(movable, mode, flat, release, rehearsals, rng, built.measurable)
-        theta = moved.reshape(theta.shape)
-    elif calibrating:
-        theta, record = calibrate_components(components, assignment, release, built.measurable)
-    posterior = posterior_dataset(terms, theta)
-    groups["posterior"] = mark_uncalibrated(posterior, record, terms.made_of) if calibrating else posterior
-    groups |= calibration_groups(record) if calibrating else {}
-    return groups, drawn.method

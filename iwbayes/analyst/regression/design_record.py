@@ -13,9 +13,9 @@ from formulaic import Formula, ModelSpec
 from formulaic.parser.types import Factor
 
 from iwbayes.analyst.fit_record import _RECORDED
-from iwbayes.analyst.regression.design import Design, build_design
-from iwbayes.analyst.regression.design_spec import DesignSpec, Term
-from iwbayes.analyst.regression.families import get_family
+from iwbayes.models.design import Design, build_design
+from iwbayes.models.design_spec import DesignSpec, Term
+from iwbayes.models.families import get_family
 from iwbayes.release import Release
 from iwbayes.schema import Schema
 
@@ -23,8 +23,7 @@ from iwbayes.schema import Schema
 MOST_CHARACTERS = 60_000
 #: Number of rows on which a record is tested.
 TRIED_ROWS = 5
-#: Version of new records, and the versions that can be read. Version 1 has no labels of terms.
-_VERSION, _READ = 2, (1, 2)
+_VERSION = 1
 
 
 def record_design(design: Design, frame: pd.DataFrame) -> str:
@@ -117,9 +116,9 @@ def read_design(posterior: xr.Dataset) -> DesignSpec:
             "your own PyMC model use pm.set_data and pm.sample_posterior_predictive(predictions=True)."
         )
     formula, content = str(posterior.attrs["formula"]), json.loads(str(posterior.attrs["design"]))
-    if content["version"] not in _READ:
+    if content["version"] != _VERSION:
         raise ValueError(
-            f"the record of the design must have version {_VERSION} or lower; got {content['version']}. Update "
+            f"the record of the design must have version {_VERSION}; got {content['version']}. Update "
             "iwbayes, or fit the model again."
         )
     if "reason" in content:
@@ -142,10 +141,8 @@ def _spec(content: Any, formula: str, family: str) -> DesignSpec:
         },
     )
     stop, terms = 0, []
-    for name, n, *labels in content["terms"]:
-        # records of version 1 have no labels
-        own = labels[0] if labels else (None if n == 1 else range(n))
-        terms.append(Term(name, slice(stop, stop + n), None if own is None else tuple(own)))
+    for name, n, labels in content["terms"]:
+        terms.append(Term(name, slice(stop, stop + n), None if labels is None else tuple(labels)))
         stop += n
     return DesignSpec(
         formula=formula,

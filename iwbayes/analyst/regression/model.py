@@ -22,18 +22,30 @@ Intercept is the prior of the intercept itself, at which all columns are zero.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from iwbayes.analyst.regression.built_by_bambi import build, is_beyond
-from iwbayes.analyst.regression.design import Design, Term, build_design
-from iwbayes.analyst.regression.families import Family, FamilyName
-from iwbayes.analyst.regression.priors import SIGMA_DOF, Priors, PriorScales, checked_priors, prior_scales, sized
+from iwbayes.analyst.regression.given_priors import Priors, checked_priors, sized
+from iwbayes.models.design import Design, Term, build_design
+from iwbayes.models.families import Family, FamilyName
+from iwbayes.models.priors import SIGMA_DOF, PriorScales, prior_scales
 
 if TYPE_CHECKING:
     import pymc as pm
+
+#: (module pymc, name, eta, aux, observed, dims) -> add the response of a family to the current model. eta is a tensor
+#: (row,), or (row, predictor) for a categorical response.
+_OBSERVED: dict[str, Callable[..., Any]] = {
+    "bernoulli": lambda pm, name, eta, aux, **data: pm.Bernoulli(name, logit_p=eta, **data),
+    "gaussian": lambda pm, name, eta, aux, **data: pm.Normal(name, mu=eta, sigma=aux, **data),
+    "poisson": lambda pm, name, eta, aux, **data: pm.Poisson(name, mu=pm.math.exp(eta), **data),
+    "categorical": lambda pm, name, eta, aux, **data: pm.Categorical(
+        name, logit_p=pm.math.concatenate([pm.math.zeros_like(eta[:, :1]), eta], axis=1), **data
+    ),
+}
 
 
 def regression(
@@ -47,7 +59,7 @@ def regression(
     Parameters
     ----------
     formula : str
-        ``response ~ terms`` in formulaic's syntax; see :func:`~iwbayes.analyst.regression.design.build_design`.
+        ``response ~ terms`` in formulaic's syntax; see :func:`~iwbayes.models.design.build_design`.
     release : Release
         Its synthetic rows become the data of the model. Its weights only set the scales of the default priors.
     family : {"bernoulli", "gaussian", "categorical", "poisson", "negativebinomial", "t", ...}, optional
@@ -96,17 +108,15 @@ def regression(
 
     Examples
     --------
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 1000, random_seed=1)
-    >>> private = iw.PrivateTable(people.frame, people.schema)
-    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, n_synthetic=1000, progressbar=False)
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
+
     >>> model = iw.regression("y ~ x", release)
     >>> [variable.name for variable in model.free_RVs]
     ['x', 'Intercept']
     >>> weighted = iw.reweight(model, release.weights, total=release.n_private)
     """
     if is_beyond(formula, family):
-        return build(formula, release, family, priors).model
+        return build(formula, release, family, priors)[0]
     synthetic = release.synthetic
     design = build_design(formula, synthetic.frame, synthetic.schema, family)
     scales = prior_scales(design, np.asarray(release.weights.values)[design.rows])
@@ -137,7 +147,8 @@ def build_model(design: Design, scales: PriorScales, priors: Priors | None = Non
         elif design.auxiliary:
             aux = pm.HalfStudentT(design.auxiliary, nu=SIGMA_DOF, sigma=scales.response_sd)
         predictor = eta if design.response_dim else eta[:, 0]
-        design.family.observe(pm, design.name, predictor, design.y, aux)
+        response = design.y if design.family.continuous else design.y.astype(np.int64)
+        _OBSERVED[design.family.name](pm, design.name, predictor, aux, observed=response, dims="row")
     return model
 
 

@@ -1,51 +1,60 @@
-"""Weighted posteriors of regressions, and their modes by a batched Newton method."""
+"""Weighted posteriors of regressions, as the interface that every model implements."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import xarray as xr
 from numpy.typing import NDArray
 
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst.inference.importance import OF_A_DRAW
-from iwbayes.analyst.inference.newton import NotReachedError, maximise_many
+from iwbayes.analyst.inference.nuts import SamplingSettings
 from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
-from iwbayes.analyst.regression.design import Design, build_design, other_rows
-from iwbayes.analyst.regression.priors import LogPrior, prior_scales
-from iwbayes.analyst.regression.weighted_rows import WeightedRows, derivatives_each, merge_draws
+from iwbayes.analyst.regression.design_record import record_design
+from iwbayes.analyst.regression.given_priors import log_prior
 from iwbayes.arrays import Array
+from iwbayes.models.design import Design, build_design, other_rows
+from iwbayes.models.modes import maxima
+from iwbayes.models.priors import LogPrior, prior_scales
+from iwbayes.models.weighted_rows import WeightedRows, merge_draws
+from iwbayes.newton import NotReachedError
+from iwbayes.release import Release
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights, kish_ess
 
 
 @dataclass(frozen=True, eq=False)
 class RegressionProblem:
-    """Inputs of a fit: the design of the rows used, the prior and the weights."""
+    """Inputs of a fit in numpy: the design of the rows used, the prior, and weights that sum to the number of rows."""
 
     design: Design
     prior: LogPrior
-    weights: Weights | None  # None: uniform weights
-    draw_weights: Array  # (weight draw, row), with all rows of the table; each weight draw sums to the total
-    total: float
+    draw_weights: Array  # (weight draw, row), with all rows of the table; each weight draw sums to n_private
+    measurable: str  # the formula, which is compared with the features the release measured
+    frame: pd.DataFrame
 
     @classmethod
-    def build(
-        cls, formula: str, release: Any, family: Any, priors: Any, weights: Any, total: float | None
-    ) -> RegressionProblem:
+    def of(cls, formula: str, release: Release, family: Any, priors: Any, weights: Weights) -> RegressionProblem:
         """Build the design, priors and weights from a formula and a release. The arguments are those of `fit`."""
-        synthetic = release.synthetic
-        design = build_design(formula, synthetic.frame, synthetic.schema, family)
-        chosen = _chosen_weights(weights, release, design.n_rows)
-        total = float(release.n_private if total is None else total)
-        values = np.ones((1, design.n_rows)) if chosen is None else np.asarray(chosen.draw_values)
-        values = values * (total / values.sum(axis=1, keepdims=True))
+        frame = release.synthetic.frame
+        design = build_design(formula, frame, release.synthetic.schema, family)
+        values = np.asarray(weights.draw_values)
+        values = values * (release.n_private / values.sum(axis=1, keepdims=True))
         if not np.all(values[:, design.rows].sum(axis=1) > 0):
             raise ValueError("the weights of the rows used must not all be zero. Use columns with fewer missing cells.")
         scales = prior_scales(design, values.mean(axis=0)[design.rows])
-        return cls(design, LogPrior(design, scales, priors), chosen, values, total)
+        return cls(design, log_prior(design, scales, priors), values, formula, frame)
+
+    @cached_property
+    def posterior(self) -> RegressionPosterior:
+        """The posterior under the averaged weights."""
+        return RegressionPosterior(self.design, self.prior, self.draw_weights.mean(axis=0))
 
     @property
     def rows(self) -> WeightedRows:
@@ -53,16 +62,53 @@ class RegressionProblem:
         return WeightedRows(self.design, self.draw_weights.mean(axis=0)[self.design.rows])
 
     @property
-    def share_left_out(self) -> float:
-        """Share of the averaged weights in rows that are left out because of missing cells."""
-        averaged = self.draw_weights.mean(axis=0)
-        averaged[self.design.rows] = 0.0
-        return float(averaged.sum() / self.total)
+    def n_rows(self) -> int:
+        """Number of rows used."""
+        return len(self.design.rows)
 
     @property
-    def posterior(self) -> RegressionPosterior:
-        """The posterior under the averaged weights."""
-        return RegressionPosterior(self.design, self.prior, self.draw_weights.mean(axis=0))
+    def family(self) -> str:
+        """Name of the family."""
+        return self.design.family.name
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Attributes of the result: what was left out because of missing cells, and the design."""
+        averaged = self.draw_weights.mean(axis=0)
+        left_out = np.delete(averaged, self.design.rows).sum() / averaged.sum()
+        return {
+            "rows_left_out": self.design.n_rows - self.n_rows,
+            "share_left_out": float(left_out),
+            "design": record_design(self.design, self.frame),
+        }
+
+    @property
+    def observed(self) -> xr.Dataset:
+        """The response of the rows used. Levels are stored as codes, with the levels as an attribute."""
+        design = self.design
+        numbers = design.y if design.family.continuous else design.y.astype(np.int64)
+        dataset = xr.Dataset({design.name: ("row", numbers)}, coords={"row": design.rows})
+        if design.levels:
+            dataset[design.name].attrs["levels"] = list(design.levels)
+        return dataset
+
+    def sampled(self, settings: SamplingSettings, rng: np.random.Generator) -> Array | None:
+        """Return draws of a posterior without a mode; regressions in numpy have one."""
+        return None
+
+    def log_likelihoods(self, posterior: xr.Dataset, theta: Array) -> dict[str, xr.Dataset]:
+        """Return groups of the unweighted and weighted log likelihood of each row, at draws theta (chain, draw, p)."""
+        design, rows = self.design, self.rows
+        values = np.empty((*theta.shape[:2], self.n_rows))
+        with one_blas_thread():
+            for chain, draw in np.ndindex(*theta.shape[:2]):
+                values[chain, draw] = rows.row_values(theta[chain, draw])
+        coords = {"chain": posterior["chain"], "draw": posterior["draw"], "row": design.rows}
+        groups = {"log_likelihood": values, "log_likelihood_weighted": values * rows.weights}
+        return {
+            name: xr.Dataset({design.name: (("chain", "draw", "row"), own)}, coords=coords)
+            for name, own in groups.items()
+        }
 
 
 class RegressionPosterior(WeightedPosterior):
@@ -179,65 +225,15 @@ class RegressionPosterior(WeightedPosterior):
 
 
 def find_modes(each: Sequence[WeightedRows], prior: LogPrior, starts: Array | None = None) -> list[Mode]:
-    """Find the modes of weighted posteriors with one prior, by Newton's method with a line search.
-
-    `starts` has shape (posterior, p). If the posteriors share a design, one pass over its rows serves all that have not
-    converged. Raises RuntimeError if 200 steps do not reach a mode. With several posteriors, the message gives the
-    weight draw of the first one that failed.
-    """
-
-    def derivatives(theta: Array, indices: NDArray[np.intp]) -> tuple[Array, Array, Array, Array]:
-        value, gradient, hessian = derivatives_each([each[index] for index in indices], theta)
-        curvature = -(hessian + hessian.transpose(0, 2, 1)) / 2
-        precision = curvature.copy()
-        for i, point in enumerate(theta):
-            prior_gradient, prior_hessian = prior.derivatives(point)
-            gradient[i] += prior_gradient
-            precision[i] -= (prior_hessian + prior_hessian.T) / 2
-        return value + prior.value(theta), gradient, precision, curvature
-
-    # steps that are too long may overflow; the line search then shortens them
-    with one_blas_thread(), np.errstate(all="ignore"):
-        starts = np.stack([_start(rows) for rows in each]) if starts is None else starts
-        try:
-            found = maximise_many(derivatives, starts)
-        except NotReachedError as error:
-            if len(each) == 1:
-                raise
-            raise RuntimeError(
-                f"Newton's method did not find the mode of the posterior under weight draw {int(error.indices[0])} (it "
-                f"failed under {len(error.indices)} of {len(each)} weight draws). {OF_A_DRAW} Otherwise scale the "
-                "columns, drop collinear terms or use smoother priors."
-            ) from error
+    """Find the modes of weighted posteriors with one prior; see `maxima`. Errors name the weight draw that failed."""
+    try:
+        found = maxima(each, prior, starts)
+    except NotReachedError as error:
+        if len(each) == 1:
+            raise
+        raise RuntimeError(
+            f"Newton's method did not find the mode of the posterior under weight draw {int(error.indices[0])} (it "
+            f"failed under {len(error.indices)} of {len(each)} weight draws). {OF_A_DRAW} Otherwise scale the "
+            "columns, drop collinear terms or use smoother priors."
+        ) from error
     return [Mode(*one) for one in zip(found.theta, found.precision, found.extra, strict=True)]
-
-
-def _start(rows: WeightedRows) -> Array:
-    """Return the starting point: least squares, or the intercept-only model if the design has an intercept."""
-    design = rows.design
-    theta = np.zeros(design.n_parameters)
-    if design.family.start is None:
-        beta, *_ = np.linalg.lstsq(design.x, design.y, rcond=None)
-        theta[:-1] = beta
-        variance = float(np.mean(np.square(design.y - design.x @ beta)))
-        theta[-1] = 0.5 * np.log(max(variance, 1e-12 * float(np.mean(np.square(design.y))), 1e-100))
-        return theta
-    predictors = design.family.start(design.y, rows.weights, design.n_predictors)
-    for term in design.terms:
-        if term.name == "Intercept":
-            theta[: len(predictors)] = predictors
-    return theta
-
-
-def _chosen_weights(weights: Any, release: Any, n_rows: int) -> Weights | None:
-    if isinstance(weights, str):
-        if weights not in ("release", "uniform"):
-            raise ValueError(f"weights must be 'release', 'uniform' or a Weights; got {weights!r}.")
-        weights = release.weights if weights == "release" else None
-    if weights is not None and not isinstance(weights, Weights):
-        raise TypeError(f"weights must be 'release', 'uniform' or a Weights; got {type(weights).__name__}.")
-    if weights is not None and len(weights) != n_rows:
-        raise ValueError(
-            f"weights must have one value per synthetic row, {n_rows}; got {len(weights)}. Use weights of this release."
-        )
-    return weights

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant
 from pytensor.graph.traversal import ancestors
 
+from iwbayes.analyst.checks import grows_with_rows
 from iwbayes.analyst.weighting.graph_functions import evaluate
 from iwbayes.analyst.weighting.observed_variables import ObservedRows, observed_rows
 from iwbayes.analyst.weighting.other_rows import cells_of
@@ -38,6 +40,28 @@ def check_weighted_rows(model: pm.Model, release: Release) -> None:
                 "synthetic rows of this release, in their order."
             )
     check_rows(model, targets, release)
+
+
+def check_model(model: pm.Model, release: Release, shapes: Mapping[str, tuple[int, ...]] | None = None) -> None:
+    """Raise unless a model can be calibrated, before anything is compiled; `shapes` are those of its free variables.
+
+    Without `shapes`, the shapes of the initial point are used. ValueError if the model's rows are not weighted or do
+    not match the release, or if it has discrete variables or a free variable that grows with the rows.
+    """
+    check_weighted_rows(model, release)
+    if model.discrete_value_vars:
+        names = ", ".join(sorted(var.name for var in model.discrete_value_vars))
+        raise ValueError(f"discrete variables ({names}) cannot be calibrated. Marginalise them out, or use pool().")
+    if shapes is None:
+        point = model.initial_point(0)
+        shapes = {rv.name: np.shape(point[model.rvs_to_values[rv].name]) for rv in model.free_RVs}
+    for name, shape in shapes.items():
+        if grows_with_rows(name, shape, len(release.synthetic)):
+            raise ValueError(
+                f"the free variable {name!r} ({int(np.prod(shape))} values) grows with the rows, so its posterior has "
+                "no normal limit that a sandwich covariance could describe. Marginalise row-level effects out, or "
+                "exclude rows with missing values by giving them weight zero."
+            )
 
 
 def check_rows(model: pm.Model, targets: list[ObservedRows], release: Release) -> None:

@@ -87,11 +87,10 @@ def reweight(
     ------
     ValueError
         If the rows are not those of the release; if the model is nested in another model, has no observed variable, or
-        is weighted already; if an observed variable has no density per row (a scalar; a joint density such as a
-        multivariate normal, a Gaussian process or a random walk over all rows; a pm.Simulator; terms that depend on
-        other rows; a `total_size` whose rows cannot be traced to ``pm.Minibatch``); if weights have the wrong length,
-        are negative, infinite, NaN or masked, are all zero, or are zero with ``allow_zero=False``; if `total` is not
-        positive and finite; if missing cells in the data leave a row without a density.
+        is weighted already; if an observed variable has no density per row, for example a scalar or a random walk over
+        all rows; if weights have the wrong length, are negative, infinite, NaN or masked, are all zero, or are zero
+        with ``allow_zero=False``; if `total` is not positive and finite; if missing cells leave a row without a
+        density.
     TypeError
         If weights or `total` are not numbers, or `allow_zero` is not a bool.
     KeyError

@@ -1,1 +1,1 @@
-"""Audits of generators, weight estimators and whole releases, on simulated tables."""
+"""Audits of generators, weight providers and whole releases, on simulated tables."""

@@ -1,4 +1,4 @@
-"""Audit a generator or a weight estimator: bound its true epsilon from below, on two simulated tables.
+"""Audit a generator or a weight provider: bound its true epsilon from below, on two simulated tables.
 
 For curators and reviewers. An algorithm that claims (epsilon, delta) must behave almost alike on two tables that
 differ in one row. `audit` runs it many times on both tables and looks for an event that is more probable on one of them
@@ -42,7 +42,7 @@ from iwbayes.curator.auditing.rerun import Subject, rerun
 from iwbayes.curator.plan import check_whole
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier, joint_multiplier
 from iwbayes.curator.privacy.noise import NoiseSource, SeededNoise
-from iwbayes.curator.protocols import Generator, WeightEstimator, is_generator, is_weight_estimator
+from iwbayes.curator.protocols import Generator, WeightProvider, is_generator, is_weight_provider
 from iwbayes.display import wrapped
 from iwbayes.schema import Schema
 from iwbayes.statement import ROW_ADJACENCIES, Event, RowAdjacency
@@ -149,7 +149,7 @@ class AuditResult:
 
 
 def audit(
-    algorithm: Generator | WeightEstimator,
+    algorithm: Generator | WeightProvider,
     first: SyntheticTable,
     second: SyntheticTable,
     *,
@@ -167,7 +167,7 @@ def audit(
 
     Parameters
     ----------
-    algorithm : Generator or WeightEstimator
+    algorithm : Generator or WeightProvider
         The algorithm with its settings. Each run calls `fit` on a new ledger without a limit.
     first, second : SyntheticTable
         Simulated rows that replace the private ones: the same schema, the same number of rows, and exactly one row
@@ -175,7 +175,7 @@ def audit(
     epsilon, delta : float
         The claimed guarantee, passed to ``fit``; epsilon above 0, delta in [0, 1).
     synthetic : SyntheticTable, optional
-        The rows to weight. A weight estimator needs them; a generator takes none.
+        The rows to weight. A weight provider needs them; a generator takes none.
     adjacency : {"replace-one", "zero-out"}
         Adjacency of the ledger. No table contains a null row. So under "zero-out" the two tables are two steps apart,
         through the table in which the row is null, and the bounds account for this: a claim of (epsilon, delta) means
@@ -309,9 +309,9 @@ def opposite_corners(schema: Schema, n: int) -> tuple[SyntheticTable, SyntheticT
 
 
 def _check_algorithm(algorithm: object, synthetic: SyntheticTable | None) -> None:
-    weighs = is_weight_estimator(algorithm)
+    weighs = is_weight_provider(algorithm)
     if not (weighs or is_generator(algorithm)):
-        raise TypeError(f"algorithm must be a generator or a weight estimator; got {algorithm!r}. Pass an instance.")
+        raise TypeError(f"algorithm must be a generator or a weight provider; got {algorithm!r}. Pass an instance.")
     if synthetic is not None and not isinstance(synthetic, SyntheticTable):
         raise TypeError(f"synthetic must be a SyntheticTable; got {type(synthetic).__name__}.")
     if weighs and synthetic is None:

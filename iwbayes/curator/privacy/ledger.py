@@ -147,9 +147,8 @@ class Ledger:
 
         Notes
         -----
-        A file of format 1 gets the default rule, which counts each event alone. If that exceeds its budget, the ledger
-        says so and accepts no charge. Restoring an older copy under-reports spending; this cannot be detected, except
-        by a `Ledger` object that has seen charges which the copy lacks.
+        Restoring an older copy under-reports spending; this cannot be detected, except by a `Ledger` object that has
+        seen charges which the copy lacks.
 
         Examples
         --------
@@ -206,7 +205,7 @@ class Ledger:
 
     @property
     def spent(self) -> tuple[float, float]:
-        """Guarantee (epsilon, delta) of all charges; within the budget, unless an old file is overspent."""
+        """Guarantee (epsilon, delta) of all charges; within the budget."""
         return self._now().reported
 
     @property

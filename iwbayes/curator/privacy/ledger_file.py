@@ -7,7 +7,6 @@ import json
 import math
 import os
 import time
-from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,13 @@ from filelock import FileLock
 
 from iwbayes._archive import MAX_TEXT, ArchiveError, check_text, write_atomically
 from iwbayes.curator.privacy.accounting import check_budget
-from iwbayes.curator.privacy.filters import Cost, begin_rule, rule_from_dict
+from iwbayes.curator.privacy.filters import Cost, rule_from_dict
 from iwbayes.curator.privacy.ledger_record import Charge, LedgerRecord
 from iwbayes.display import one_line
 from iwbayes.statement import ADJACENCIES, INFINITE, NOISE_KINDS, Event
 
 FORMAT = "iwbayes-ledger"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 1
 #: If two processes create one ledger at the same time: seconds that the other one may take to acquire its lock.
 _GRACE = 1.0
 
@@ -150,8 +149,8 @@ class LedgerFile:
             values = json.loads(content)
             if not isinstance(values, dict) or values.get("format") != FORMAT:
                 raise ValueError("it is not a ledger")
-            if values.get("format_version") not in (1, FORMAT_VERSION):
-                raise ValueError(f"its format version is above {FORMAT_VERSION}; upgrade iwbayes")
+            if values.get("format_version") != FORMAT_VERSION:
+                raise ValueError(f"its format version is not {FORMAT_VERSION}; upgrade iwbayes")
             if values.pop("sha256", None) != _digest(values):
                 raise ValueError("its checksum does not match, because it is damaged or was edited")
             return _from_dict(values)
@@ -234,25 +233,21 @@ def _cost(values: list[float | str]) -> Cost:
 
 
 def _from_dict(values: dict[str, Any]) -> LedgerRecord:
-    """Read either format; format 1 had no rule and did not group events by release, so each event counts alone."""
     epsilon = math.inf if values["epsilon"] == INFINITE else values["epsilon"]
     if values["noise"] not in NOISE_KINDS or values["adjacency"] not in ADJACENCIES:
         raise ValueError("its noise or adjacency is unknown")
     epsilon, delta = check_budget(epsilon, values["delta"], infinite=True)
-    first = values["format_version"] == 1
-    rule = begin_rule(None, epsilon, delta) if first else rule_from_dict(values["rule"], epsilon, delta)
-    record = LedgerRecord(epsilon, delta, values["adjacency"], rule)
-    if first:
-        for event in values["events"]:
-            record = record.after(record.trial([Event.from_dict(event)]))
-    else:
-        plan, charges = ([_charge_from_dict(charge) for charge in values[name]] for name in ("plan", "charges"))
-        record = replace(record, plan=tuple(plan), charges=tuple(charges))
-    return replace(
-        record,
+    plan, charges = (tuple(map(_charge_from_dict, values[name])) for name in ("plan", "charges"))
+    return LedgerRecord(
+        epsilon,
+        delta,
+        values["adjacency"],
+        rule_from_dict(values["rule"], epsilon, delta),
+        plan=plan,
+        charges=charges,
         noise=values["noise"],
         notes=tuple(str(note) for note in values["notes"]),
         products=frozenset(str(product) for product in values["products"]),
-        allow_large_delta=values.get("allow_large_delta", False) is True,
-        large_delta=None if values.get("large_delta") is None else int(values["large_delta"]),
+        allow_large_delta=values["allow_large_delta"] is True,
+        large_delta=None if values["large_delta"] is None else int(values["large_delta"]),
     )

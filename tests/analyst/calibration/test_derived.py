@@ -13,12 +13,12 @@ from factories import noisy_release, stretched_features, synthetic_table
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.derived import derived_record, gradient_of
-from iwbayes.analyst.calibration.domain import parameter_checks
-from iwbayes.analyst.calibration.kappa import Influences
+from iwbayes.analyst.calibration.influences import Influences
+from iwbayes.analyst.calibration.measures import MEASURES
 from iwbayes.analyst.quantities.fitted_rows import fit_record
 
 LEVELS = ("u", "v", "w")
-MEASURES = ("kappa", "explained", "misfit_share")
+OF_INFLUENCES = ("kappa", "explained", "misfit_share")
 
 
 def rows(rng: np.random.Generator, n: int, shares: tuple[float, ...]) -> pd.DataFrame:
@@ -48,9 +48,9 @@ def record_of(idata: object) -> object:
 def test_the_measures_of_a_coefficient_are_those_of_its_gradient():
     record = record_of(fitted("y ~ x + g", made()))
     p = record.sizes["parameter"]
-    found = Influences(*record["influence"].to_numpy()).measures(np.eye(p))
-    for name in MEASURES:
-        np.testing.assert_allclose(found[name], record[name], rtol=1e-10)
+    influences = Influences(*record["influence"].to_numpy())
+    for name in OF_INFLUENCES:
+        np.testing.assert_allclose(MEASURES[name].of_influences(influences, np.eye(p)), record[name], rtol=1e-10)
     own = derived_record([*map(str, record["parameter"].to_numpy())], np.eye(p), record["sd_calibrated"].values, record)
     np.testing.assert_array_equal(own["calibrated"], record["calibrated"])
 
@@ -61,9 +61,10 @@ def test_a_contrast_of_levels_is_judged_as_the_coefficient_of_the_other_order():
     names, others = ([*map(str, one["parameter"].to_numpy())] for one in (by_first, by_last))
     gradient = np.zeros((1, len(names)))
     gradient[0, names.index("g[v]")], gradient[0, names.index("g[w]")] = 1, -1
-    found = Influences(*by_first["influence"].to_numpy()).measures(gradient)
+    influences = Influences(*by_first["influence"].to_numpy())
+    found = {name: one.of_influences(influences, gradient) for name, one in MEASURES.items() if one.of_influences}
     at = next(index for index, name in enumerate(others) if name.endswith("[v]") or "[T.v]" in name)
-    for name in MEASURES:
+    for name in found:
         np.testing.assert_allclose(found[name][0], by_last[name].to_numpy()[at], rtol=1e-3)
 
 
@@ -77,7 +78,7 @@ def test_a_rare_reference_does_not_decide_about_contrasts_of_common_levels():
     assert by_rare["calibrated"].to_numpy().tolist() == [False, True, False, False]
     assert by_common["calibrated"].to_numpy().tolist() == [True, True, False, True]
     assert of_rare["calibrated"].all() and of_common["calibrated"].all()
-    for name in set(parameter_checks()) - {"skew"}:
+    for name in (name for name, one in MEASURES.items() if one.judges("formula") and name != "skew"):
         np.testing.assert_allclose(of_rare[name], of_common[name], rtol=0.02, err_msg=name)
     assert np.isnan(of_rare["skew"]).all()  # that of the parameters that concern the contrast; here there is none
 
@@ -118,6 +119,18 @@ def test_predictions_are_judged_one_by_one(kind):
     assert not record["calibrated"].to_numpy()[1]
 
 
+def test_predicted_responses_keep_the_reasons_of_their_means():
+    idata = fitted("x ~ y * g", made())
+    of_fit = record_of(idata)
+    planted = of_fit.assign(calibrated=of_fit["calibrated"] & (of_fit["parameter"] != "sigma"))
+    idata = arviz_compat.with_groups(idata, {"calibration": planted})
+    new = pd.DataFrame({"y": [0, 1], "g": ["w", "u"]})
+    own = [record_of(iw.predictions(idata, new, kind=kind, random_seed=1)) for kind in ("mean", "response")]
+    means, responses = (record.attrs["reasons"].split("\n") for record in own)
+    assert means[0] and responses == [*means, responses[-1]]
+    assert "depend on sigma, which is not calibrated" in responses[-1]
+
+
 def test_odds_ratios_have_the_verdicts_of_their_coefficients():
     idata = fitted("y ~ x * g", made())
     found, of_fit = iw.odds_ratios(idata), record_of(idata)
@@ -130,7 +143,7 @@ def test_odds_ratios_have_the_verdicts_of_their_coefficients():
 def test_nothing_of_an_uncalibrated_fit_is_calibrated():
     release = made()
     plain = replace(release, weights=iw.Weights(np.zeros(len(release.synthetic)), "uniform"))
-    for of, options in ((release, {"calibrate": "none"}), (plain, {"weights": "uniform"})):
+    for of, options in ((release, {"calibrate": "none"}), (plain, {})):
         idata = fitted("y ~ x + g", of, **options)
         for found in (iw.comparisons(idata, of, contrast="g"), iw.odds_ratios(idata)):
             assert arviz_compat.group(found, "posterior").attrs["verdict"] == "not calibrated"

@@ -16,15 +16,15 @@ from posterior_tools import as_tilt
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.meat import Meat
-from iwbayes.analyst.calibration.misfit import FitTest, unmeasured_variance
+from iwbayes.analyst.calibration.misfit import FitTest, misfit_of_tilt
 from iwbayes.analyst.calibration.moments import score_moments, tilt_moments
 from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, Spread, calibrate_normal
 from iwbayes.analyst.criticism.weighted_sample import weighted_sample
 from iwbayes.analyst.released_tilt import OtherMeans, ReleasedTilt
-from iwbayes.curator.estimators.tilting.held_back import HELD_BACK, MOST_HELD_BACK, held_back_features, number_held_back
-from iwbayes.curator.estimators.tilting.tilt import TEST_SHARE
 from iwbayes.curator.privacy.accounting import gaussian_multiplier, price
 from iwbayes.curator.protocols import PublicFacts
+from iwbayes.curator.weight_providers.held_back import HELD_BACK, MOST_HELD_BACK, held_back_features, number_held_back
+from iwbayes.curator.weight_providers.tilt import TEST_SHARE
 from iwbayes.features import FeatureMap
 from iwbayes.features.terms import raw_chunks, raw_terms
 from iwbayes.features.unmeasured import next_terms
@@ -235,7 +235,7 @@ def rows_and_features(n=6000, seed=3):
 
 
 def misfit_variance(tilt, shares, n_private):
-    return FitTest.of(tilt, shares, n_private).mean_square_error
+    return FitTest.of(tilt, shares, n_private).misfit
 
 
 def moments(shares, phi, scores, noise):
@@ -276,9 +276,11 @@ def test_a_misfit_is_found_and_widens_the_intervals(size):
     information = score_moments(scores, shares, tested, tilt).information
     left = information - (tilt.slope * tilt.h) @ tilt.slope.T
     assert_allclose(wide.likelihood_covariance - plain.likelihood_covariance, found * left, rtol=1e-6, atol=1e-12)
-    assert_allclose(wide.misfit, np.sqrt(found))
-    assert_allclose(wide.misfit_share, found * np.diag(left) / np.diag(wide.likelihood_covariance), rtol=1e-6)
-    assert np.isnan(plain.misfit) and np.isnan(plain.misfit_share).all()
+    assert_allclose(wide.facts["misfit"], found)
+    assert_allclose(
+        wide.measures["misfit_share"], found * np.diag(left) / np.diag(wide.likelihood_covariance), rtol=1e-6
+    )
+    assert np.isnan(plain.facts["misfit"]) and np.isnan(plain.measures["misfit_share"]).all()
 
 
 def many_directions(missed, noise_sd=1e-6, n=6000, k=20, seed=6):
@@ -299,11 +301,11 @@ def test_rows_that_are_wrong_in_the_direction_of_an_estimate_widen_its_interval(
     found = calibrate_normal(terms, **given, tilt=tilt)
     # 0.4 times 0.5, less the mean over 20 directions, and 0.8 of the residual variance is in the test's directions
     expected = 0.4 * 0.5 * np.sqrt(1 - 1 / 20) / 0.8
-    by_mean = found.misfit**2 * 0.2
+    by_mean = found.facts["misfit"] * 0.2
     assert_allclose(found.likelihood_covariance[0, 0], expected**2 + by_mean, rtol=0.1)
     assert_allclose(found.likelihood_covariance[1, 1], by_mean / 4, rtol=0.15)
-    assert found.misfit_share[0] > 0.9
-    rehearsed = calibrate_normal(terms, **given, tilt=tilt, spread=Spread(np.full(2, 1e-4), 1e-3))
+    assert found.measures["misfit_share"][0] > 0.9
+    rehearsed = calibrate_normal(terms, **given, tilt=tilt, spread=Spread(np.full(2, 1e-4), 1e-3, np.ones(2)))
     added = np.diag(rehearsed.likelihood_covariance) - 1e-4
     assert_allclose(added, [1e-3 * 0.2 + expected**2, 1e-3 * 0.2 / 4], rtol=0.1)
 
@@ -389,7 +391,7 @@ def test_what_the_rows_miss_is_part_of_weighted_means(release):
     slope = np.linalg.lstsq(np.sqrt(shares)[:, None] * (phi - shares @ phi), np.sqrt(shares)[:, None] * centred)[0]
     left = centred - (phi - shares @ phi) @ slope
     # without a test it is taken from the generator's error
-    squared -= unmeasured_variance(ReleasedTilt.of(replace(release, weights=without_test(release))), None, 2000)
+    squared -= misfit_of_tilt(ReleasedTilt.of(replace(release, weights=without_test(release))), None, 2000)
     assert_allclose(found[1] - found[0], squared * (left * shares[:, None]).T @ left, rtol=1e-6)
 
 
@@ -409,5 +411,5 @@ def test_a_pool_does_not_hold_it_and_says_so(release):
     assert first.attrs["misfit_share_max"] < 0.2 < second.attrs["misfit_share_max"]
     assert not any(reason.startswith("misfit") for reason in first.attrs["reasons"].split("\n"))
     assert any(reason.startswith("misfit") and ">= 0.2" in reason for reason in second.attrs["reasons"].split("\n"))
-    row = iw.diagnose(release, far).loc["misfit"]
+    row = iw.diagnose(release, far).loc["misfit_share"]
     assert row["verdict"] == "fail" and row["threshold"] == 0.2

@@ -18,13 +18,15 @@ from scipy import stats
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration import misfit, rehearsed
-from iwbayes.analyst.calibration.misfit import generator_error, row_error
-from iwbayes.analyst.calibration.rehearsed import Rehearsed, rehearse_estimates, rehearsed_draws
+from iwbayes.analyst.calibration.calibrated import calibrated
+from iwbayes.analyst.calibration.misfit import misfit_of_generator, misfit_of_rows
+from iwbayes.analyst.calibration.rehearsed import Rehearsed, rehearse_estimates
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
-from iwbayes.analyst.regression.design import build_design, other_rows
+from iwbayes.analyst.inference.nuts import SamplingSettings
 from iwbayes.analyst.regression.regression_posterior import RegressionProblem
 from iwbayes.analyst.released_tilt import ReleasedTilt
-from iwbayes.rehearsals import Rehearsals
+from iwbayes.models.design import build_design, other_rows
+from iwbayes.release.rehearsals import Rehearsals
 
 FORMULA = "y ~ x + z + treated"
 PRIVATE = simulated_table("gaussian", 1000)  # fewer rows leave the formula and rehearsals far apart
@@ -53,7 +55,7 @@ def record_of(idata):
 
 
 def posterior_of(release, formula=FORMULA):
-    problem = RegressionProblem.build(formula, release, None, None, "release", None)
+    problem = RegressionProblem.of(formula, release, None, None, release.weights)
     return problem.posterior
 
 
@@ -84,7 +86,11 @@ def test_standard_deviations_are_those_of_the_deviations_and_correlations_the_fo
     variance = np.mean(found.deviations**2, axis=0)
     # priors hardly count here, and a t of 12 degrees of freedom has 1.2 times the variance of its normal
     draws = np.random.default_rng(0).multivariate_normal(mode.theta, np.linalg.inv(mode.precision), 4000)
-    moved, again = rehearsed_draws(posterior, mode, draws, RELEASE, rehearsals, np.random.default_rng(1))
+    settings = SamplingSettings(4, 1000, "auto", {})
+    again = calibrated(
+        posterior, RELEASE, "rehearsals", settings, np.random.default_rng(1), rehearsals=rehearsals, sampled=draws
+    )
+    moved, again = again.theta.reshape(len(draws), -1), again.record
     seen = variance / (1 - again["unrehearsed_share"].to_numpy())
     assert_allclose(moved.var(axis=0), seen * N / (N - 2), rtol=5 * math.sqrt((2 + 6) / 4000) + 0.05)
     formula = np.corrcoef(fit_draws(fit()), rowvar=False)
@@ -164,12 +170,12 @@ def test_intervals_of_what_was_not_measured_are_never_narrow(monkeypatch):
         warnings.simplefilter("ignore", iw.CalibrationWarning)
         formula, _ = sd()
         with monkeypatch.context() as planted:  # the formula without what the release did not measure
-            planted.setattr(misfit, "unmeasured_variance", lambda *_: 0.0)
+            planted.setattr(misfit, "misfit_of_tilt", lambda *_: 0.0)
             narrow, _ = sd()
         by_rehearsals, record = sd(rehearsals=found)
     assert narrow < 0.9 * private_sd < min(formula, by_rehearsals)
     assert record["unrehearsed_share"][1] > 0.5 and "did not measure" in record.attrs["unmeasured"]
-    monkeypatch.setattr(Rehearsals, "unrehearsed", 0.0)  # a planted defect: without what rehearsals cannot see
+    monkeypatch.setattr(Rehearsals, "misfit", 0.0)  # a planted defect: without what rehearsals cannot see
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", iw.CalibrationWarning)
         assert sd(rehearsals=found[:12])[0] < 0.9 * private_sd
@@ -186,8 +192,8 @@ def test_the_generator_s_error_is_that_of_its_rows():
     shift = 0.1
     moved = replace(tilt, value=center + shift * root[:, 0], noise=0 * tilt.noise)
     expected = (shift**2 - len(center) * (shares @ shares)) / len(center)
-    assert_allclose(generator_error(moved, 1e12), expected, rtol=1e-6)
-    assert np.isnan(row_error(replace(RELEASE, weights=iw.Weights(np.zeros(800), "none"))))
+    assert_allclose(misfit_of_generator(moved, 1e12), expected, rtol=1e-6)
+    assert np.isnan(misfit_of_rows(replace(RELEASE, weights=iw.Weights(np.zeros(800), "none"))))
 
 
 def test_a_design_on_other_rows():
@@ -206,6 +212,14 @@ def test_a_design_on_other_rows():
         design = build_design("y ~ group", few, schema, None)
     again = other_rows(design, frame)
     assert len(again.rows) == (frame["group"] != frame["group"].iloc[0]).sum() and again.n_rows == len(frame)
+    # a response keeps the state of the fit, and a row with levels that did not occur together is left out
+    centred = build_design("center(y) ~ x", frame, schema, None)
+    assert_allclose(other_rows(centred, frame.iloc[:9]).y, centred.y[:9])
+    apart = frame[~((frame["treated"] == 1) & (frame["group"] == frame["group"].iloc[0]))].reset_index(drop=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        design = build_design("y ~ treated:group", apart, schema, None)
+    assert len(other_rows(design, frame).rows) == len(apart)
 
 
 def test_too_few_and_failing_rehearsals_are_not_calibrated(rehearsals, monkeypatch):
@@ -246,8 +260,6 @@ def test_diagnose_shows_them(idata):
         ({"calibrate": "rehearsals"}, ValueError, "needs rehearsals of the release"),
         ({"rehearsals": [RELEASE]}, TypeError, r"rehearsals must be a Rehearsals; got list"),
         ({"rehearsals": "own", "calibrate": "formula"}, ValueError, "must be omitted with calibrate='formula'"),
-        ({"rehearsals": "own", "weights": "uniform"}, ValueError, "weights and total of the release"),
-        ({"rehearsals": "own", "total": 100.0}, ValueError, "weights and total of the release"),
     ],
 )
 def test_wrong_arguments_of_fit(rehearsals, options, error, words):
@@ -403,5 +415,3 @@ def test_scores_of_models(rehearsals):
     one = iw.loo(fits["y ~ x"], release, rehearsals=rehearsals)
     assert_allclose(one.se, found.loc["y ~ x", "se"])
     assert 0.5 < one.se / iw.loo(fits["y ~ x"], release).se < 2
-    with pytest.raises(TypeError, match="weights must be a Release if rehearsals are given"):
-        iw.loo(fits["y ~ x"], rehearsals=rehearsals)

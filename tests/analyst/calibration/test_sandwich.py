@@ -65,9 +65,9 @@ def test_formulas_as_printed(rows, tau):
     covariance, kappa, kappa0 = section_13(terms, phi, noise, 150, tau)
     assert_allclose(normal.likelihood_covariance, covariance, rtol=1e-9)
     assert_allclose(normal.covariance, covariance, rtol=1e-7)
-    assert_allclose(normal.kappa, kappa, rtol=1e-9)
-    assert_allclose(normal.kappa0, kappa0, rtol=1e-9)
-    assert normal.cut_directions == 0 and normal.prior_directions == 0
+    assert_allclose(normal.measures["kappa"], kappa, rtol=1e-9)
+    assert_allclose(normal.facts["kappa0"], kappa0, rtol=1e-9)
+    assert normal.facts["cut_directions"] == 0 and normal.prior_directions == 0
 
 
 def test_row_sandwich(rows):
@@ -79,7 +79,7 @@ def test_row_sandwich(rows):
     assert_allclose(normal.likelihood_covariance, bread @ meat @ bread, rtol=1e-10)
     assert_allclose(normal.likelihood_mean, terms.theta, atol=1e-12)
     assert_allclose(normal.uncalibrated_covariance, bread / 150, rtol=1e-10)
-    assert np.isnan(normal.kappa).all() and np.isnan(normal.kappa0)
+    assert np.isnan(normal.measures["kappa"]).all() and np.isnan(normal.facts["kappa0"])
 
 
 def test_features_that_span_the_scores_give_the_private_sandwich(rows):
@@ -90,7 +90,7 @@ def test_features_that_span_the_scores_give_the_private_sandwich(rows):
     bread = np.linalg.inv(terms.curvature)
     information = (terms.scores * terms.shares[:, None]).T @ terms.scores
     assert_allclose(normal.likelihood_covariance, bread @ information @ bread / 150, rtol=1e-9)
-    assert_allclose(normal.explained, 1.0, rtol=1e-9)
+    assert_allclose(normal.measures["explained"], 1.0, rtol=1e-9)
 
 
 def test_no_noise_and_endless_private_rows_leave_the_residual_scores(rows):
@@ -113,7 +113,7 @@ def test_features_unrelated_to_the_scores_leave_the_row_sandwich(rows):
     normal = calibrate_normal(terms, prior=flat, n_private=150, tilt=as_tilt(phi - basis @ slope, np.eye(4)))
     plain = calibrate_normal(terms, prior=flat, n_private=150)
     assert_allclose(normal.likelihood_covariance, plain.likelihood_covariance, rtol=1e-9)
-    assert_allclose(normal.kappa, 0.0, atol=1e-12)
+    assert_allclose(normal.measures["kappa"], 0.0, atol=1e-12)
 
 
 def test_blocks_of_rows_change_nothing(rows, monkeypatch):
@@ -124,7 +124,7 @@ def test_blocks_of_rows_change_nothing(rows, monkeypatch):
     monkeypatch.setattr(moments, "BLOCK_NUMBERS", 64)
     blocked = calibrate_normal(terms, **settings)
     assert_allclose(blocked.covariance, whole.covariance, rtol=1e-9)
-    assert_allclose(blocked.kappa, whole.kappa, rtol=1e-9)
+    assert_allclose(blocked.measures["kappa"], whole.measures["kappa"], rtol=1e-9)
 
 
 def test_rotation_and_shift_of_the_features_change_nothing(rows):
@@ -135,8 +135,8 @@ def test_rotation_and_shift_of_the_features_change_nothing(rows):
     first = calibrate_normal(terms, prior=flat, n_private=150, tilt=as_tilt(phi, noise))
     second = calibrate_normal(terms, prior=flat, n_private=150, tilt=as_tilt(phi @ turn + 5.0, turn.T @ noise @ turn))
     assert_allclose(second.covariance, first.covariance, rtol=1e-8)
-    assert_allclose(second.kappa, first.kappa, rtol=1e-8)
-    assert_allclose(second.kappa0, first.kappa0, rtol=1e-8)
+    assert_allclose(second.measures["kappa"], first.measures["kappa"], rtol=1e-8)
+    assert_allclose(second.facts["kappa0"], first.facts["kappa0"], rtol=1e-8)
 
 
 def test_linear_reparametrisation(rows):
@@ -158,7 +158,7 @@ def test_linear_reparametrisation(rows):
     second = calibrate_normal(moved, prior=moved_prior, **settings)
     assert_allclose(a @ second.mean, first.mean, rtol=1e-8)
     assert_allclose(a @ second.covariance @ a.T, first.covariance, rtol=1e-7)
-    assert_allclose(second.likelihood_ess, first.likelihood_ess, rtol=1e-9)
+    assert_allclose(second.facts["likelihood_ess"], first.facts["likelihood_ess"], rtol=1e-9)
 
 
 def test_order_of_the_parameters_and_their_units_do_not_matter_to_kappa(rows):
@@ -173,8 +173,8 @@ def test_order_of_the_parameters_and_their_units_do_not_matter_to_kappa(rows):
     )
     settings = {"prior": flat, "n_private": 150, "tilt": as_tilt(phi, 0.01 * np.eye(4))}
     first, second = calibrate_normal(terms, **settings), calibrate_normal(moved, **settings)
-    assert_allclose(second.kappa[::-1], first.kappa, rtol=1e-9)
-    assert_allclose(second.explained[::-1], first.explained, rtol=1e-9)
+    assert_allclose(second.measures["kappa"][::-1], first.measures["kappa"], rtol=1e-9)
+    assert_allclose(second.measures["explained"][::-1], first.measures["explained"], rtol=1e-9)
 
 
 def test_a_repeated_feature_is_one_feature_measured_twice(rows):
@@ -182,9 +182,9 @@ def test_a_repeated_feature_is_one_feature_measured_twice(rows):
     terms = linear_terms(x, y, weights)
     twice = calibrate_normal(terms, prior=flat, n_private=150, tilt=as_tilt(phi[:, [0, 0]], 0.04 * np.eye(2)))
     once = calibrate_normal(terms, prior=flat, n_private=150, tilt=as_tilt(np.sqrt(2) * phi[:, [0]], 0.04 * np.eye(1)))
-    assert twice.cut_directions == 1 and once.cut_directions == 0
+    assert twice.facts["cut_directions"] == 1 and once.facts["cut_directions"] == 0
     assert_allclose(twice.covariance, once.covariance, rtol=1e-8)
-    assert_allclose(twice.kappa, once.kappa, rtol=1e-8)
+    assert_allclose(twice.measures["kappa"], once.measures["kappa"], rtol=1e-8)
 
 
 def test_a_direction_that_hardly_varies_is_cut_without_harm(rows):
@@ -197,9 +197,9 @@ def test_a_direction_that_hardly_varies_is_cut_without_harm(rows):
         terms, prior=flat, n_private=150, tilt=as_tilt(np.hstack([phi, corner]), noise * np.eye(5))
     )
     without = calibrate_normal(terms, prior=flat, n_private=150, tilt=as_tilt(phi, noise * np.eye(4)))
-    assert whole.cut_directions == 1
+    assert whole.facts["cut_directions"] == 1
     assert_allclose(whole.covariance, without.covariance, rtol=1e-3)
-    assert_allclose(whole.kappa0, without.kappa0, rtol=1e-3)
+    assert_allclose(whole.facts["kappa0"], without.facts["kappa0"], rtol=1e-3)
     exact = section_13(terms, np.hstack([phi, corner]), noise * np.eye(5), 150, 1.0)[0]
     assert_allclose(whole.covariance, exact, rtol=0.02)
 
@@ -207,12 +207,12 @@ def test_a_direction_that_hardly_varies_is_cut_without_harm(rows):
 def test_likelihood_ess(rows):
     x, y, weights, _ = rows
     equal = calibrate_normal(linear_terms(x, y, np.ones_like(x)), prior=flat, n_private=150)
-    assert_allclose(equal.likelihood_ess, len(x), rtol=1e-12)
+    assert_allclose(equal.facts["likelihood_ess"], len(x), rtol=1e-12)
     rng = np.random.default_rng(5)
     x, noise, weights = rng.normal(size=200_000), rng.normal(size=200_000), rng.exponential(size=200_000)
     unrelated = calibrate_normal(linear_terms(x, x + noise, weights), prior=flat, n_private=150)
     kish = weights.sum() ** 2 / (weights**2).sum()
-    assert abs(unrelated.likelihood_ess / kish - 1) < 0.02  # 5 standard errors of a mean of w^2 s^2
+    assert abs(unrelated.facts["likelihood_ess"] / kish - 1) < 0.02  # 5 standard errors of a mean of w^2 s^2
 
 
 def test_normal_prior_in_closed_form(rows):

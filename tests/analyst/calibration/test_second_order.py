@@ -52,8 +52,10 @@ def extra(terms, phi, noise, **settings):
     given = {"prior": flat, "n_private": N, "tilt": as_tilt(phi, noise), **settings}
     with_it, without = calibrate_normal(terms, **given), calibrate_normal(replace(terms, gradients_at=None), **given)
     share = np.diag(with_it.likelihood_covariance - without.likelihood_covariance)
-    assert_allclose(with_it.second_order, share / np.diag(with_it.likelihood_covariance), rtol=1e-6, atol=1e-12)
-    assert np.isnan(without.second_order).all()
+    assert_allclose(
+        with_it.measures["second_order"], share / np.diag(with_it.likelihood_covariance), rtol=1e-6, atol=1e-12
+    )
+    assert np.isnan(without.measures["second_order"]).all()
     assert_allclose(with_it.likelihood_mean, without.likelihood_mean)
     return with_it.likelihood_covariance - without.likelihood_covariance
 

@@ -14,23 +14,18 @@ import pytest
 import xarray as xr
 from factories import noisy_release, release_of, stretched_features, synthetic_table
 from numpy.testing import assert_allclose
-from posterior_tools import normal_of
+from posterior_tools import formula_record, normal_of
 
 from iwbayes._warnings import CalibrationWarning
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.calibration.domain import DFBETAS_LIMIT
-from iwbayes.analyst.calibration.record import (
-    calibration_record,
-    mark_uncalibrated,
-    summary_with_stars,
-    warn_outside_domain,
-)
-from iwbayes.analyst.calibration.sample import sample
+from iwbayes.analyst.calibration.marks import mark_uncalibrated, summary_with_stars, warn_outside_domain
+from iwbayes.analyst.calibration.measures.dfbetas import LIMIT as DFBETAS_LIMIT
 from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, calibrate_normal
 from iwbayes.analyst.criticism.diagnose import diagnose
+from iwbayes.analyst.fit import fit
 from iwbayes.analyst.quantities.predictions import predictions
-from iwbayes.analyst.regression.fit import fit
 from iwbayes.analyst.released_tilt import ReleasedTilt
+from iwbayes.analyst.sample import sample
 from iwbayes.analyst.weighting.release_rows import formula_of
 from iwbayes.analyst.weighting.reweight import reweight
 from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
@@ -68,7 +63,7 @@ def record_of(release, names, **changes):
     draws = np.random.default_rng(1).normal(size=(400, p))
     draws -= draws.mean(axis=0)
     normal = normal_of(np.zeros(p), np.eye(p), kappa=np.full(p, 0.01), **changes)
-    return calibration_record(names, normal, draws, draws, release, ReleasedTilt.of(release))
+    return formula_record(names, normal, draws, draws, release, ReleasedTilt.of(release))
 
 
 def test_dfbetas_is_the_shift_of_the_estimate_without_a_row(quadratic):
@@ -80,7 +75,7 @@ def test_dfbetas_is_the_shift_of_the_estimate_without_a_row(quadratic):
     normal = calibrate_normal(terms, prior=lambda theta: (np.zeros(1), -1e-9 * np.eye(1)), n_private=400)
     without = np.array([np.average(np.delete(values, i), weights=np.delete(shares, i)) for i in range(400)])
     sd = np.sqrt(normal.likelihood_covariance[0, 0])
-    assert_allclose(normal.dfbetas, np.abs(without - shares @ values).max() / sd, rtol=0.03)
+    assert_allclose(normal.measures["dfbetas"], np.abs(without - shares @ values).max() / sd, rtol=0.03)
     # with a tilt only what its features leave of a score counts
     tilt = ReleasedTilt.of(quadratic)
     p = quadratic.weights.values / M
@@ -89,7 +84,7 @@ def test_dfbetas_is_the_shift_of_the_estimate_without_a_row(quadratic):
         LikelihoodTerms(np.zeros(2), spanned, np.eye(2), p), prior=lambda theta: (np.zeros(2), -1e-9 * np.eye(2)),
         n_private=N, tilt=tilt,
     )  # fmt: skip
-    assert both.dfbetas[0] < 1e-6 < both.dfbetas[1]
+    assert both.measures["dfbetas"][0] < 1e-6 < both.measures["dfbetas"][1]
 
 
 def test_a_level_with_one_outcome_is_not_calibrated():
@@ -138,7 +133,7 @@ def test_a_hyperparameter_is_calibrated_where_all_others_are(quadratic):
     for explained, good in ((0.95, [True, True, True]), (0.5, [False, True, False])):
         normal = normal_of(np.zeros(3), np.eye(3), explained=np.array([explained, 0.95, np.nan]))
         tilt = ReleasedTilt.of(quadratic)
-        record = calibration_record(["a", "b", "tau_log__"], normal, draws, draws, quadratic, tilt, informed=informed)
+        record = formula_record(["a", "b", "tau_log__"], normal, draws, draws, quadratic, tilt, informed=informed)
         assert record["calibrated"].values.tolist() == good
 
 
@@ -152,7 +147,7 @@ def test_a_hyperparameter_is_judged_by_what_its_prior_is_linked_to(quadratic):
     draws -= draws.mean(axis=0)
     normal = normal_of(np.zeros(5), np.eye(5), explained=np.array([0.95, 0.5, np.nan, np.nan, np.nan]))
     options = {"informed": informed, "linked": linked}
-    record = calibration_record(names, normal, draws, draws, quadratic, ReleasedTilt.of(quadratic), **options)
+    record = formula_record(names, normal, draws, draws, quadratic, ReleasedTilt.of(quadratic), **options)
     assert record["calibrated"].values.tolist() == [True, False, False, False, True]
 
 
@@ -242,7 +237,7 @@ def test_a_warning_has_three_lines_at_most(quadratic, n, length, monkeypatch):
         f"the release did not measure {names[0]}, and the interval may be too narrow. Request a release with "
         f"for_models=[{formula!r}]."
     )
-    record = calibration_record(names, normal, draws, draws, quadratic, ReleasedTilt.of(quadratic), unmeasured=why)
+    record = formula_record(names, normal, draws, draws, quadratic, ReleasedTilt.of(quadratic), unmeasured=why)
     with pytest.warns(CalibrationWarning) as caught:
         warn_outside_domain(record)
     lines = str(caught[0].message).splitlines()

@@ -1,6 +1,7 @@
 """loo() and compare(): against brute-force refits, closed forms, ArviZ, row duplication and simulated noise."""
 
 import warnings
+from dataclasses import replace
 
 import arviz as az
 import numpy as np
@@ -8,7 +9,7 @@ import pandas as pd
 import pymc as pm
 import pytest
 import xarray as xr
-from factories import make_release, reweighted, tilted_release
+from factories import make_release, release_of, reweighted, tilted_release
 from numpy.testing import assert_allclose
 from posterior_tools import draws_object
 from scipy.special import logsumexp, ndtri
@@ -52,6 +53,21 @@ def normal_without(y, weights):
     return norm.logpdf(y, mean, np.sqrt(1 + variance))
 
 
+def of_weights(weights):
+    """Release with these weights on as many rows."""
+    table = SyntheticTable(pd.DataFrame({"y": np.zeros(len(weights))}), Schema(Real("y", -9, 9)))
+    with np.errstate(divide="ignore"):
+        return release_of(table, np.log(weights))
+
+
+def loo(idata, weights, **options):
+    """`iw.loo` with a release, or with weights (row,)."""
+    if isinstance(weights, np.ndarray):
+        options = {"total": weights.sum(), **options}
+        weights = of_weights(weights)
+    return iw.loo(idata, weights, **options)
+
+
 def even_draws(mean, variance, n=20_000):
     """Evenly spaced quantiles of a normal posterior, in random order."""
     points = mean + np.sqrt(variance) * ndtri((np.arange(n) + 0.5) / n)
@@ -84,7 +100,7 @@ def test_normal_model_equals_refits_in_closed_form():
     rng = np.random.default_rng(1)
     y, weights = rng.normal(0.4, 1.2, 40), random_weights(40)
     theta = even_draws(*normal_posterior(y, weights))
-    result = iw.loo(draws_object({"y": norm.logpdf(y, theta[:, None])}, weights), weights)
+    result = loo(draws_object({"y": norm.logpdf(y, theta[:, None])}, weights), weights)
     expected = normal_without(y, weights)
     assert_allclose(result.elpd_i, expected, atol=2e-4)
     assert_allclose(result.elpd, weights @ expected, atol=2e-3)
@@ -109,7 +125,7 @@ def test_logistic_model_equals_refits_by_integration():
         return np.exp(log - logsumexp(log))
 
     draws = rng.choice(len(grid), n_draws, p=posterior(weights))
-    result = iw.loo(draws_object({"y": terms[draws]}, weights), weights)
+    result = loo(draws_object({"y": terms[draws]}, weights), weights)
     for i in range(n):
         refit = posterior(np.where(np.arange(n) == i, 0.0, weights))
         density = np.exp(terms[:, i])
@@ -127,8 +143,8 @@ def test_weights_of_one_equal_arviz():
     models = {}
     for name, shift in (("one", 0.0), ("two", 0.15)):
         theta = rng.normal(y.mean() + shift, 0.13, 400)
-        models[name] = draws_object({"y": norm.logpdf(y, theta[:, None])}, theta=theta, observed={"y": y})
-    result = iw.loo(models["one"], np.ones(60))
+        models[name] = draws_object({"y": norm.logpdf(y, theta[:, None])}, np.ones(60), theta=theta, observed={"y": y})
+    result = loo(models["one"], np.ones(60))
     expected = az.loo(models["one"], pointwise=True, reff=1.0)
     assert_allclose(result.elpd_i, expected.loo_i if LEGACY else expected.elpd_i, rtol=1e-10)
     assert_allclose(result.pareto_k, expected.pareto_k, atol=1e-10)
@@ -138,7 +154,7 @@ def test_weights_of_one_equal_arviz():
     # ArviZ 1 divides by n - 1
     assert_allclose(result.se, expected.se * (1.0 if LEGACY else np.sqrt(59 / 60)), rtol=1e-10)
 
-    table = iw.compare(models, np.ones(60))
+    table = iw.compare(models, of_weights(np.ones(60)))
     theirs = az.compare(models) if LEGACY else az.compare(models, round_to="none")
     assert list(table.index) == list(theirs.index) == ["one", "two"]
     # theirs draws the length of the tail from the autocorrelation of theta
@@ -153,7 +169,7 @@ def test_integer_weights_score_as_repeated_rows():
     rng = np.random.default_rng(5)
     y, counts = rng.normal(size=30), rng.integers(0, 4, 30)
     theta = even_draws(*normal_posterior(y, counts.astype(float)), 2000)
-    result = iw.loo(draws_object({"y": norm.logpdf(y, theta[:, None])}, counts), counts)
+    result = loo(draws_object({"y": norm.logpdf(y, theta[:, None])}, counts), counts)
     scores = result.elpd_i.values
     assert_allclose(result.elpd, np.repeat(scores, counts).sum(), rtol=1e-12)
     # copies of a row come and go together: the variance of a sum of clusters
@@ -166,15 +182,13 @@ def test_rows_of_weight_zero_contribute_nothing_even_without_density():
     y, weights = rng.normal(size=20), random_weights(20)
     theta = even_draws(*normal_posterior(y, weights), 1000)
     terms = norm.logpdf(y, theta[:, None])
-    expected = iw.loo(draws_object({"y": terms}, weights), weights)
+    expected = loo(draws_object({"y": terms}, weights), weights)
     terms[:, weights == 0] = -np.inf
     idata = draws_object({"y": terms}, weights)
-    for result in (iw.loo(idata, weights), iw.loo(idata)):
-        assert_allclose(
-            [result.elpd, result.se, result.p_loo], [expected.elpd, expected.se, expected.p_loo], rtol=1e-12
-        )
-        assert np.isneginf(result.elpd_i.values[weights == 0]).all()
-        assert np.isneginf(result.pareto_k.values[weights == 0]).all()
+    result = loo(idata, weights)
+    assert_allclose([result.elpd, result.se, result.p_loo], [expected.elpd, expected.se, expected.p_loo], rtol=1e-12)
+    assert np.isneginf(result.elpd_i.values[weights == 0]).all()
+    assert np.isneginf(result.pareto_k.values[weights == 0]).all()
 
 
 def test_reweighted_model_from_pymc(release):
@@ -187,15 +201,16 @@ def test_reweighted_model_from_pymc(release):
     theta = even_draws(*normal_posterior(y, weights), 4000)
     draws = arviz_compat.make({"posterior": xr.Dataset({"mu": (("chain", "draw"), theta.reshape(2, -1))})})
     idata = iw.log_likelihood(draws, weighted)
-    result = iw.loo(idata, release)
+    result = loo(idata, release)
     assert_allclose(result.elpd_i, normal_without(y, weights), rtol=5e-5)
-    assert_allclose(iw.loo(idata).elpd_i, result.elpd_i, rtol=1e-9)
-    assert result.elpd_i.dims == ("row",) and result.noise_included and not iw.loo(idata).noise_included
-    with pytest.raises(ValueError, match=r"total of the model .* 200; got 300\. Pass total=200"):
-        iw.loo(idata, release.weights)
-    assert_allclose(iw.loo(idata, release.weights, total=200).elpd, result.elpd, rtol=1e-9)
-    with pytest.raises(ValueError, match="must be the weights of the model that was sampled"):
-        iw.loo(idata, np.ones(300))
+    assert result.elpd_i.dims == ("row",) and result.noise_included
+    for other in (replace(release, weights=iw.Weights(np.zeros(300), "even")), make_release(seed=4)):
+        with pytest.raises(ValueError, match=r"weights of the release, with total 200; it differs in \d+ of 300"):
+            loo(idata, other)
+    half = iw.log_likelihood(draws, iw.reweight(model, release.weights, total=100))
+    with pytest.raises(ValueError, match="and total= if its weights have a different sum"):
+        loo(half, release)
+    assert_allclose(loo(half, release, total=100).total, 100)
 
 
 # reading: variables, axes, rows, weights from the draws
@@ -206,46 +221,24 @@ def test_trailing_axes_variables_and_order_of_dimensions():
     weights = random_weights(15)
     a, b = -0.1 * rng.random((400, 15, 3)), -0.1 * rng.random((400, 15))
     both = draws_object({"a": a, "b": b}, weights)
-    joint = iw.loo(draws_object({"ab": a.sum(-1) + b}, weights), weights)
-    assert_allclose(iw.loo(both, weights).elpd_i, joint.elpd_i, rtol=1e-12)
-    assert_allclose(iw.loo(both).elpd_i, joint.elpd_i, rtol=1e-9)
-    single = iw.loo(draws_object({"a": a.sum(-1)}, weights), weights)
-    assert_allclose(iw.loo(both, weights, var_name="a").elpd_i, single.elpd_i, rtol=1e-12)
+    joint = loo(draws_object({"ab": a.sum(-1) + b}, weights), weights)
+    assert_allclose(loo(both, weights).elpd_i, joint.elpd_i, rtol=1e-12)
+    single = loo(draws_object({"a": a.sum(-1)}, weights), weights)
+    assert_allclose(loo(both, weights, var_name="a").elpd_i, single.elpd_i, rtol=1e-12)
     turned = {
         name: arviz_compat.group(both, name) for name in ("posterior", "log_likelihood", "log_likelihood_weighted")
     }
     turned["log_likelihood"] = turned["log_likelihood"].transpose("a_dim_0", ..., "chain")
-    assert_allclose(iw.loo(arviz_compat.make(turned), weights, var_name="a").elpd_i, single.elpd_i, rtol=1e-12)
+    assert_allclose(loo(arviz_compat.make(turned), weights, var_name="a").elpd_i, single.elpd_i, rtol=1e-12)
 
 
 def test_fit_has_its_rows_total_and_weights(incomplete, release):
-    result = iw.loo(incomplete, release)
+    result = loo(incomplete, release)
     rows = np.flatnonzero(release.synthetic.frame["m"].notna())
     assert 0 < len(rows) < 300
     scaled = release.weights.values * (release.n_private / 300)
     assert_allclose(result.weights, scaled[rows], rtol=1e-12)
     np.testing.assert_array_equal(result.elpd_i["row"], rows)
-    for other in (iw.loo(incomplete), iw.loo(incomplete, release.weights)):
-        assert_allclose([other.elpd, other.p_loo], [result.elpd, result.p_loo], rtol=1e-9)
-    own = iw.fit("y ~ x", release, **FIT, total=90.0)
-    assert_allclose(iw.loo(own, release).weights, scaled * 90 / 200, rtol=1e-12)
-    with pytest.raises(ValueError, match="Pass total=90"):
-        iw.loo(own, release, total=200.0)
-
-
-def test_weights_are_read_from_the_draws():
-    weights = random_weights(12)
-    terms = -np.random.default_rng(8).random((100, 12)) - 0.1
-    idata = draws_object({"y": terms}, weights)
-    assert_allclose(iw.loo(idata).weights, weights, rtol=1e-12)
-    assert_allclose(iw.loo(idata).elpd, iw.loo(idata, weights).elpd, rtol=1e-12)
-    terms[:, 3] = 0.0  # certain under every draw: any weight would give the same terms
-    idata = draws_object({"y": terms}, weights)
-    with pytest.raises(ValueError, match="1 rows have a log likelihood of 0"):
-        iw.loo(idata)
-    assert iw.loo(idata, weights).elpd_i.values[3] == pytest.approx(0.0, abs=1e-12)
-    terms[:, 3], terms[5, 3] = -1.0, 0.0
-    assert_allclose(iw.loo(draws_object({"y": terms}, weights)).weights, weights, rtol=1e-12)
 
 
 # standard errors
@@ -340,7 +333,7 @@ def test_stacking_is_optimal_and_ignores_rows_of_weight_zero():
 def test_compare_of_fits(fits, release):
     models = {formula: fits[formula] for formula in ("y ~ 1", "y ~ x", "y ~ x + g")}
     table = iw.compare(models, release)
-    results = {formula: iw.loo(idata, release) for formula, idata in models.items()}
+    results = {formula: loo(idata, release) for formula, idata in models.items()}
     assert list(table.columns) == ["rank", "elpd", "p", "elpd_diff", "weight", "se", "dse", "warning"]
     assert table.index[-1] == "y ~ 1" and table["elpd"].is_monotonic_decreasing
     assert table.attrs["noise_included"]
@@ -353,28 +346,22 @@ def test_compare_of_fits(fits, release):
         centred = (difference - result.sample.mean(difference))[:, None]
         assert_allclose(row["dse"], 200 * np.sqrt(result.sample.covariance(centred)[0, 0]), atol=1e-10)
     assert_allclose(iw.compare(results)["elpd"], table["elpd"], rtol=1e-12)
-    without = iw.compare(models)
-    assert not without.attrs["noise_included"]
-    assert_allclose(without["elpd"], table["elpd"], rtol=1e-9)
-    # errors of both kinds from one vector of weights: the noise is known, and in all of them
-    mixed = iw.compare({**results, best: iw.loo(models[best])})
-    assert_allclose(mixed["se"], table["se"], rtol=1e-9)
 
 
 def test_compare_refuses_what_cannot_be_compared(fits, incomplete, release):
-    one = iw.loo(fits["y ~ x"], release)
+    one = loo(fits["y ~ x"], release)
     with pytest.raises(ValueError, match="same rows; 'a' and 'b'|same rows; 'b' and 'a'"):
-        iw.compare({"a": one, "b": iw.loo(incomplete, release)})
+        iw.compare({"a": one, "b": loo(incomplete, release)})
     terms = -0.1 * np.random.default_rng(1).random((400, 8))
-    rows = [iw.loo(draws_object({"y": terms}, np.ones(8), row=np.arange(8) + start)) for start in (0, 1)]
+    rows = [loo(draws_object({"y": terms}, np.ones(8), row=np.arange(8) + start), np.ones(9)) for start in (0, 1)]
     with pytest.raises(ValueError, match="have 8 and 8 rows, or different rows"):
         iw.compare({"a": rows[0], "b": rows[1]})
-    other = iw.fit("y ~ 1", release, **FIT, total=77.0)
+    other = replace(release, weights=iw.Weights(np.zeros(300), "uniform"))
     with pytest.raises(ValueError, match="same weights on the same scale"):
-        iw.compare({"a": one, "b": iw.loo(other, release)})
+        iw.compare({"a": one, "b": loo(iw.fit("y ~ 1", other, **FIT), other)})
     doubled = iw.fit("np.tanh(y) ~ x", release, **FIT)
     with pytest.raises(ValueError, match="same observed values"):
-        iw.compare({"a": one, "b": iw.loo(doubled, release)})
+        iw.compare({"a": one, "b": loo(doubled, release)})
     with pytest.raises(ValueError, match="must contain at least two models"):
         iw.compare({"a": one})
     with pytest.raises(TypeError, match="must be a dict"):
@@ -391,14 +378,14 @@ def test_compare_refuses_what_cannot_be_compared(fits, incomplete, release):
 def test_impossible_rows_in_a_model_make_it_last():
     rng = np.random.default_rng(10)
     terms, ones = -rng.random((100, 30)), np.ones(30)
-    good = iw.loo(draws_object({"y": terms}, ones), ones)
+    good = loo(draws_object({"y": terms}, ones), ones)
     weights = np.ones(30)
     weights[4] = 0.0
     impossible = terms.copy()
     impossible[:, 4] = -np.inf
-    held = iw.loo(draws_object({"y": impossible}, weights), weights)
+    held = loo(draws_object({"y": impossible}, weights), weights)
     assert held.elpd == pytest.approx(held.elpd_i.values[weights > 0].sum())
-    table = iw.compare({"a": held, "b": iw.loo(draws_object({"y": terms - 1}, weights), weights)})
+    table = iw.compare({"a": held, "b": loo(draws_object({"y": terms - 1}, weights), weights)})
     assert list(table.index) == ["a", "b"] and np.isfinite(table[["elpd", "dse", "weight"]].to_numpy()).all()
     with pytest.raises(ValueError, match="same weights"):
         iw.compare({"a": good, "b": held})
@@ -414,13 +401,13 @@ def test_bad_rows_warn_once_with_number_and_threshold():
     theta = rng.normal(*np.array(normal_posterior(y, weights)) ** [1, 0.5], 1000)
     idata = draws_object({"y": norm.logpdf(y, theta[:, None])}, weights)
     with pytest.warns(WeightsWarning, match=r"above 0\.67 in 2 of 20 rows .* weight of that row set to 0") as caught:
-        result = iw.loo(idata, weights)
+        result = loo(idata, weights)
     assert len(caught) == 1 and result.warning
     np.testing.assert_array_equal(np.flatnonzero(result.pareto_k.values > result.good_k), [2, 5])
     assert "   (1, Inf)   (very bad)      2  10.0%" in repr(result)
     few = draws_object({"y": norm.logpdf(y, theta[:20, None])}, weights)
     with pytest.warns(WeightsWarning, match="20 of 20 rows"):
-        assert np.isposinf(iw.loo(few, weights).pareto_k).all()
+        assert np.isposinf(loo(few, weights).pareto_k).all()
 
 
 def test_a_standard_error_that_can_be_too_small_warns():
@@ -434,7 +421,7 @@ def test_a_standard_error_that_can_be_too_small_warns():
         idata = iw.fit(formula, release, calibrate="none", log_likelihood=True, draws=100, random_seed=1)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            found = iw.loo(idata, release)
+            found = loo(idata, release)
         assert (found.se > 0.1 * 3000) == strong
         assert any("may be too small" in str(one.message) for one in caught) == strong
 
@@ -442,39 +429,28 @@ def test_a_standard_error_that_can_be_too_small_warns():
 def test_repr_is_a_table():
     terms = -np.random.default_rng(13).random((400, 9))
     twos = np.full(9, 2.0)
-    text = repr(iw.loo(draws_object({"y": terms}, twos), twos))
+    text = repr(loo(draws_object({"y": terms}, twos), twos))
     assert "400 posterior draws and 9 rows with total weight 18" in text
     assert "elpd_loo" in text and "does not include the noise in the weights" in text
     assert "(-Inf, 0.62]   (good)          9 100.0%" in text
 
 
-@pytest.mark.parametrize(
-    ("weights", "error", "match"),
-    [
-        (np.ones(9), ValueError, "match the 8 rows of .*; got 9 weights"),
-        (np.ones((2, 4)), ValueError, "shape \\(row,\\)"),
-        (-np.ones(8), ValueError, "8 of 8 are negative"),
-        (np.full(8, np.nan), ValueError, "8 of 8 are NaN"),
-        (np.full(8, np.inf), ValueError, "infinite"),
-        (np.zeros(8), ValueError, "all be zero"),
-        ({"y": np.ones(8)}, TypeError, "got dict"),
-        ("release", TypeError, "got str"),
-        (None, ValueError, "must be given if the group log_likelihood_weighted is missing"),
-    ],
-)
-def test_wrong_weights_are_refused(weights, error, match):
-    idata = draws_object({"y": -np.random.default_rng(1).random((50, 8))})
-    with pytest.raises(error, match=match):
-        iw.loo(idata, weights)
+@pytest.mark.parametrize("wrong", [np.ones(8), iw.Weights(np.zeros(8), "even"), "release", None])
+def test_what_is_no_release_is_refused(wrong):
+    idata = draws_object({"y": -np.random.default_rng(1).random((50, 8))}, np.ones(8))
+    with pytest.raises(TypeError, match="release must be a Release"):
+        iw.loo(idata, wrong)
+    with pytest.raises(TypeError, match="release must be a Release"):
+        iw.compare({"a": idata, "b": idata}, wrong)
 
 
 @pytest.mark.parametrize(
     ("total", "error"), [(0.0, ValueError), (np.inf, ValueError), ("n", TypeError), (True, TypeError)]
 )
 def test_wrong_totals_are_refused(total, error):
-    idata = draws_object({"y": -np.random.default_rng(1).random((50, 8))})
+    idata = draws_object({"y": -np.random.default_rng(1).random((50, 8))}, np.ones(8))
     with pytest.raises(error, match="total must be"):
-        iw.loo(idata, np.ones(8), total=total)
+        loo(idata, np.ones(8), total=total)
 
 
 def test_wrong_draws_are_refused(release):
@@ -482,45 +458,37 @@ def test_wrong_draws_are_refused(release):
     terms, ones = -rng.random((50, 8)), np.ones(8)
     for value in (np.nan, np.inf):
         with pytest.raises(ValueError, match=r"must not be NaN or \+inf; it is in some draws of row 2"):
-            iw.loo(draws_object({"y": np.where(np.arange(8) == 2, value, terms)}), ones)
+            loo(draws_object({"y": np.where(np.arange(8) == 2, value, terms)}, ones), ones)
     with pytest.raises(ValueError, match="must not be zero; it is in some draws of row 2 with weight 1"):
-        iw.loo(draws_object({"y": np.where(np.arange(8) == 2, -np.inf, terms)}), ones)
+        loo(draws_object({"y": np.where(np.arange(8) == 2, -np.inf, terms)}, ones), ones)
     with pytest.raises(ValueError, match="must have the group log_likelihood; it is missing"):
-        iw.loo(arviz_compat.make({"posterior": xr.Dataset({"a": (("chain", "draw"), np.ones((1, 4)))})}), ones)
+        loo(arviz_compat.make({"posterior": xr.Dataset({"a": (("chain", "draw"), np.ones((1, 4)))})}), ones)
     with pytest.raises(KeyError, match="must be a variable of log_likelihood, y; got 'q'"):
-        iw.loo(draws_object({"y": terms}), ones, var_name="q")
+        loo(draws_object({"y": terms}, ones), ones, var_name="q")
     with pytest.raises(ValueError, match="must have the same number of rows; got .* with var_name"):
-        iw.loo(draws_object({"y": terms, "z": terms[:, :5]}), ones)
-    with pytest.raises(ValueError, match="total must be omitted without weights"):
-        iw.loo(draws_object({"y": terms}, ones), total=8.0)
+        uneven = draws_object({"y": terms, "z": terms[:, :5]})
+        both = {"log_likelihood_weighted": arviz_compat.group(uneven, "log_likelihood")}
+        loo(arviz_compat.with_groups(uneven, both), ones)
     with pytest.raises(ValueError, match="must have one value per row; it has one per draw"):
-        iw.loo(_scalar(), ones)
-    mixed = arviz_compat.with_groups(
-        draws_object({"y": terms}, ones),
-        {"log_likelihood_weighted": arviz_compat.group(draws_object({"y": rng.random((50, 8))}), "log_likelihood")},
-    )
-    with pytest.raises(ValueError, match="times one weight per row"):
-        iw.loo(mixed)
-    constant = {"constant_data": xr.Dataset({"likelihood_weights": ("row", ones)})}
-    with pytest.raises(ValueError, match="may contain weighted terms"):
-        iw.loo(arviz_compat.with_groups(draws_object({"y": terms}), constant), ones)
-    assert np.isfinite(iw.loo(arviz_compat.with_groups(draws_object({"y": terms}, ones), constant), ones).elpd)
+        loo(_scalar(), ones)
+    with pytest.raises(ValueError, match="must have the group log_likelihood_weighted; it is missing"):
+        loo(draws_object({"y": terms}), ones)
     with pytest.raises(TypeError, match="ArviZ object"):
-        iw.loo({"log_likelihood": terms}, ones)
+        loo({"log_likelihood": terms}, ones)
 
 
 def _scalar():
     group = xr.Dataset({"y": (("chain", "draw"), -np.ones((2, 20)))})
-    return arviz_compat.make({"posterior": group, "log_likelihood": group})
+    return arviz_compat.make({"posterior": group, "log_likelihood": group, "log_likelihood_weighted": group})
 
 
 def test_row_coordinates_must_name_rows(release):
     terms = -np.random.default_rng(1).random((50, 8))
     for rows in (np.arange(8) + 295, np.array([0, 0, 1, 2, 3, 4, 5, 6]), np.array(list("abcdefgh"))):
-        with pytest.raises(ValueError, match="match the 8 rows of .*; got 300 weights"):
-            iw.loo(draws_object({"y": terms}, row=rows), release)
+        with pytest.raises(ValueError, match="8 rows of .* must be rows of the release, which has 300"):
+            loo(draws_object({"y": terms}, np.ones(8), row=rows), release)
     rows, scaled = np.array([9, 3, 200, 1, 4, 5, 77, 8]), release.weights.values * (200 / 300)
-    result = iw.loo(draws_object({"y": terms}, scaled[rows], row=rows), release)
+    result = loo(draws_object({"y": terms}, scaled[rows], row=rows), release)
     assert_allclose(result.weights, scaled[rows], rtol=1e-12)
 
 
@@ -528,64 +496,46 @@ def test_rows_in_another_order_are_found_by_their_coordinate(release):
     rng = np.random.default_rng(11)
     terms, order = -0.1 * rng.random((400, 300)) - 0.1, rng.permutation(300)
     scaled = release.weights.values * (200 / 300)
-    straight = iw.loo(draws_object({"y": terms}, scaled), release)
+    straight = loo(draws_object({"y": terms}, scaled), release)
     turned = draws_object({"y": terms[:, order]}, scaled[order], row=order)
-    # a release and its Weights are in the order of the table, an array is in that of the model
-    for weights, total in ((release, None), (release.weights, 200), (scaled[order], None)):
-        result = iw.loo(turned, weights, total=total)
-        assert_allclose(result.elpd_i, straight.elpd_i.values[order], rtol=1e-12)
-        assert_allclose(result.elpd, straight.elpd, rtol=1e-12)
-    assert_allclose(iw.loo(turned, release).se, straight.se, rtol=1e-12)
-    with pytest.raises(ValueError, match="rows were matched by the coordinate 'row'"):
-        iw.loo(draws_object({"y": terms[:, order]}, scaled, row=order), release)
+    result = loo(turned, release)
+    assert_allclose(result.elpd_i, straight.elpd_i.values[order], rtol=1e-12)
+    assert_allclose(result.elpd, straight.elpd, rtol=1e-12)
+    assert_allclose(loo(turned, release).se, straight.se, rtol=1e-12)
+    with pytest.raises(ValueError, match="must be log_likelihood times the weights of the release"):
+        loo(draws_object({"y": terms[:, order]}, scaled, row=order), release)
     # labels that are not places in the table say nothing of the order
     for labels in (np.arange(300)[::-1] + 1, np.repeat(np.arange(150), 2), order.astype(str)):
-        assert iw.loo(draws_object({"y": terms}, scaled, row=labels), release).elpd == straight.elpd
+        assert loo(draws_object({"y": terms}, scaled, row=labels), release).elpd == straight.elpd
 
 
 def test_observed_part_of_an_imputed_variable(release):
     rows = np.flatnonzero(release.synthetic.frame["m"].notna())
     terms = -0.1 * np.random.default_rng(1).random((400, len(rows)))
     scaled = release.weights.values[rows] * (200 / 300)
-    result = iw.loo(draws_object({"m_observed": terms}, scaled), release)
+    result = loo(draws_object({"m_observed": terms}, scaled), release)
     assert_allclose(result.weights, scaled, rtol=1e-12)
     np.testing.assert_array_equal(result.sample.positions, rows)
-    with pytest.raises(ValueError, match="got 300 weights"):
-        iw.loo(draws_object({"y_observed": terms}), release)
+    with pytest.raises(ValueError, match="must be rows of the release, which has 300"):
+        loo(draws_object({"y_observed": terms}, scaled), release)
 
 
-def test_weights_that_nothing_shows_are_not_believed(release):
-    """Without weighted terms the draws may be of any weights: terms that are weighted, or a posterior that is not."""
-    y = release.synthetic.frame["y"].to_numpy()
-    weights = release.weights.values * (200 / 300)
-    theta = even_draws(*normal_posterior(y, weights), 500)
-    weighted = draws_object({"y": weights * norm.logpdf(y, theta[:, None])})  # what PyMC stores of a weighted model
-    theta = even_draws(*normal_posterior(y, np.ones(300)), 500)
-    plain = draws_object({"y": norm.logpdf(y, theta[:, None])})
-    for idata in (weighted, plain):
-        for given in (release, release.weights, weights):
-            with pytest.raises(ValueError, match=r"must be one.* 300 are not .* Store both groups with log_likelihood"):
-                iw.loo(idata, given)
-    # a model without weights, compared under a release that it was not sampled with
-    right = draws_object({"y": norm.logpdf(y, theta[:, None])}, weights)
-    with pytest.raises(ValueError, match="all weights must be one"):
-        iw.compare({"weighted": right, "plain": plain}, release)
-    # ones, as they are or after their total
-    one = iw.loo(plain, np.ones(300))
-    assert_allclose(one.elpd_i, normal_without(y, np.ones(300)), atol=0.02)
-    assert iw.loo(plain, np.full(300, 0.1), total=300).elpd == pytest.approx(one.elpd, rel=1e-12)
-    nearly = np.ones(300)
-    nearly[7] = 1.001
-    with pytest.raises(ValueError, match=r"1 of 300 are not \(the first is 1\.001\)"):
-        iw.loo(plain, nearly)
-    with pytest.raises(ValueError, match="300 of 300 are not"):
-        iw.loo(plain, np.ones(300), total=200)
+def test_fits_to_a_release_with_other_weights_are_refused(fits, release):
+    """By name, and by digest where the names are equal."""
+    renamed = replace(release, weights=iw.Weights(0.5 * release.weights.log_weights, "half"))
+    same_name = replace(release, weights=iw.Weights(0.5 * release.weights.log_weights, release.weights.method))
+    with pytest.raises(ValueError, match="They are 'half'; the fit used 'TiltWeights'"):
+        loo(fits["y ~ x"], renamed)
+    with pytest.raises(ValueError, match="both are 'TiltWeights', but their values differ"):
+        loo(fits["y ~ x"], same_name)
+    with pytest.raises(ValueError, match="both are 'TiltWeights', but their values differ"):
+        iw.ppc(same_name, fits["y ~ x"])
 
 
 def test_fits_that_lost_their_weighted_terms_are_refused(fits, release):
     groups = {name: arviz_compat.group(fits["y ~ x"], name) for name in ("posterior", "log_likelihood")}
-    with pytest.raises(ValueError, match="draws of a weighted model must have the group"):
-        iw.loo(arviz_compat.make(groups), np.ones(300), total=300)
+    with pytest.raises(ValueError, match="must have the group log_likelihood_weighted; it is missing"):
+        loo(arviz_compat.make(groups), release)
 
 
 def test_mixtures_over_draws_of_the_weights_are_refused(release):
@@ -593,7 +543,7 @@ def test_mixtures_over_draws_of_the_weights_are_refused(release):
     several = reweighted(release, log_weights, "two draws")
     idata = iw.fit("y ~ x", several, **FIT)
     with pytest.raises(ValueError, match="posteriors of 2 weight draws") as caught:
-        iw.loo(idata, several)
+        loo(idata, several)
     # the remedy is code that runs, also where a weight is zero
     log_weights[:, 3] = -np.inf
     space = {

@@ -11,9 +11,9 @@ from pytensor.link.basic import PerformLinker
 from scipy import optimize, special
 
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
-from iwbayes.analyst.inference.newton import maximise
 from iwbayes.analyst.weighting.graph_functions import CompiledWhenUsed
 from iwbayes.analyst.weighting.reweight import reweight
+from iwbayes.newton import maximise
 
 ROWS = 12
 RNG = np.random.default_rng(4)

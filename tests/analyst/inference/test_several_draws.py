@@ -13,20 +13,20 @@ from posterior_tools import columns_of, grid_posterior, normal_of
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.calibration.calibrate import calibrate
-from iwbayes.analyst.calibration.calibrated_components import likelihood_terms
-from iwbayes.analyst.calibration.pooled_variance import map_parts, pool_normals
-from iwbayes.analyst.calibration.sandwich import calibrate_normal
+from iwbayes.analyst.calibrate import calibrate
+from iwbayes.analyst.calibration.calibrated import map_parts
+from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, calibrate_normal
+from iwbayes.analyst.fit import fit
 from iwbayes.analyst.inference import weight_draws
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
-from iwbayes.analyst.inference.newton import NotReachedError, maximise_many
 from iwbayes.analyst.inference.weight_draws import ComponentAssignment
-from iwbayes.analyst.regression.design import build_design
-from iwbayes.analyst.regression.fit import fit
-from iwbayes.analyst.regression.priors import LogPrior, prior_scales
+from iwbayes.analyst.inference.weighted_posterior import Mode
 from iwbayes.analyst.regression.regression_posterior import find_modes
-from iwbayes.analyst.regression.weighted_rows import WeightedRows, derivatives_each, merge_draws
 from iwbayes.analyst.weighting.reweight import reweight
+from iwbayes.models.design import build_design
+from iwbayes.models.priors import LogPrior, prior_scales
+from iwbayes.models.weighted_rows import WeightedRows, derivatives_each, merge_draws
+from iwbayes.newton import NotReachedError, maximise_many
 from iwbayes.tables import SyntheticTable
 
 FORMULAS = [("y ~ x + g", "bernoulli"), ("z ~ x*g", "gaussian"), ("g ~ x", "categorical"), ("k ~ x + g", "poisson")]
@@ -166,19 +166,6 @@ def test_parts_are_dealt_evenly_and_no_draw_twice(parts, chains, draws):
     np.testing.assert_array_equal(taken // deal.n_each % chains, np.arange(chains)[:, None] + 0 * taken)
 
 
-def test_moments_of_a_mixture():
-    rng = np.random.default_rng(0)
-    means, factors = rng.normal(size=(3, 2)), rng.normal(size=(3, 2, 2))
-    normals = [normal_of(m, f @ f.T) for m, f in zip(means, factors, strict=True)]
-    pooled, between = pool_normals(normals)
-    second = np.mean([n.covariance + np.outer(n.mean, n.mean) for n in normals], axis=0)
-    np.testing.assert_allclose(pooled.mean, means.mean(axis=0), rtol=1e-12)
-    np.testing.assert_allclose(pooled.covariance + np.outer(pooled.mean, pooled.mean), second, rtol=1e-12)
-    np.testing.assert_allclose(between, means.std(axis=0), rtol=1e-12)
-    alone, nothing = pool_normals(normals[:1])
-    assert alone is normals[0] and np.isnan(nothing).all()
-
-
 def test_parts_with_fewer_draws_than_parameters_are_mapped_together():
     rng = np.random.default_rng(1)
     p, parts = 4, 60
@@ -187,7 +174,7 @@ def test_parts_with_fewer_draws_than_parameters_are_mapped_together():
     precision = factor @ factor.T
     draws = [mode + rng.normal(size=(2, p)) @ np.linalg.inv(factor) for mode in modes]
     target = [normal_of(10 + mode, np.diag([1.0, 4.0, 0.25, 1.0])) for mode in modes]
-    moved = map_parts(draws, modes, [precision] * parts, target)
+    moved = map_parts(draws, [Mode(mode, precision, precision) for mode in modes], target)
     away = np.concatenate([one - t.mean for one, t in zip(moved, target, strict=True)])
     # by construction the covariance over all parts is the target's
     np.testing.assert_allclose(np.cov(away, rowvar=False), np.diag([1.0, 4.0, 0.25, 1.0]), atol=1e-9)
@@ -444,7 +431,7 @@ def located(release, terms, start=None):
 
 
 def normals_of(found):
-    return [calibrate_normal(likelihood_terms(own, mode), prior=own.prior, n_private=N) for own, mode in found]
+    return [calibrate_normal(LikelihoodTerms.at(own, mode), prior=own.prior, n_private=N) for own, mode in found]
 
 
 def test_each_part_is_exact(gaussian):
@@ -457,7 +444,7 @@ def test_each_part_is_exact(gaussian):
     normals = normals_of(found)
     np.testing.assert_allclose([n.mean[0] for n in normals], calibrated_means, rtol=1e-9)
     np.testing.assert_allclose([n.covariance[0, 0] for n in normals], calibrated_variances, rtol=1e-9)
-    assert all(own._scores_function is terms._scores_function for own, _ in found)
+    assert all(own._scores_function.args[0] is terms._scores_function.args[0] for own, _ in found)
 
 
 def test_calibrate_by_nuts_compiles_once_and_leaves_the_weights(gaussian, compilations):

@@ -7,10 +7,10 @@ from factories import make_release
 from scipy import optimize, stats
 
 import iwbayes as iw
-from iwbayes.analyst.calibration.calibrated_components import calibrate_components, pool_draws, reference_at
+from iwbayes.analyst.calibration.calibrated import calibrated as calibrated_by
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
 from iwbayes.analyst.inference.nuts import SamplingSettings
-from iwbayes.analyst.inference.weight_draws import ComponentAssignment, draw_components, sample_statistics
+from iwbayes.analyst.inference.weight_draws import draw_components
 from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior, posterior_dataset
 
 SETTINGS = SamplingSettings(2, 500, "laplace", {"cores": 1})
@@ -78,16 +78,16 @@ def by_pymc(release):
 
 def calibrated(posterior, release):
     rng = np.random.default_rng(1)
-    components = draw_components(posterior.modes(posterior.weights[None]), SETTINGS, 500, rng)
-    return components, *calibrate_components(components, ComponentAssignment.random(1, 2, 500, rng), release)
+    found = calibrated_by(posterior, release, "formula", SETTINGS, rng)
+    return posterior.mode(), found.theta, found.record
 
 
 def test_it_is_calibrated_as_the_pymc_model_is(release):
-    [[ours], theta, record], [[theirs], other, expected] = (
+    [ours, theta, record], [theirs, other, expected] = (
         calibrated(posterior, release) for posterior in (weibull(release), by_pymc(release))
     )
-    np.testing.assert_allclose(ours.mode.theta, theirs.mode.theta, atol=1e-6)
-    np.testing.assert_allclose(ours.mode.precision, theirs.mode.precision, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(ours.theta, theirs.theta, atol=1e-6)
+    np.testing.assert_allclose(ours.precision, theirs.precision, rtol=1e-4, atol=1e-3)
     for name in ("kappa", "explained", "second_order"):
         np.testing.assert_allclose(record[name], expected[name], rtol=1e-3)
     assert record.attrs["method"] == "tilt"
@@ -113,16 +113,13 @@ def test_nuts_and_importance_sampling_agree(release):
 
 def test_it_is_pooled(release):
     posterior, rng = weibull(release), np.random.default_rng(3)
-    weights = iw.noise_aware_weights(release, 25, random_seed=1).draw_values
-    at, assignment = posterior.mode(), ComponentAssignment.random(25, 2, 500, rng)
-    components = draw_components(posterior.modes(weights, at.theta), SETTINGS, assignment.n_each, rng)
-    each, at_mode = [one.draws for one in components], reference_at(posterior, at, release)
-    theta, record = pool_draws(posterior.names, each, assignment, release, at_mode)
+    weights = iw.noise_aware_weights(release, 25, random_seed=1)
+    found = calibrated_by(posterior, release, "pool", SETTINGS, rng, weights=weights)
+    theta, record, statistics = found.theta, found.record, found.statistics
     _, moved, formula = calibrated(posterior, release)
     assert record.attrs["method"] == "pool" and record.attrs["weight_draws"] == 25
     np.testing.assert_array_equal(record["kappa"], formula["kappa"])
     assert np.all(np.abs(theta.mean(axis=(0, 1)) - moved.mean(axis=(0, 1))) < 0.5 * moved.std(axis=(0, 1)))
-    statistics = sample_statistics(each, assignment)
     assert set(statistics) == {"lp", "weight_draw"} and statistics.attrs["pareto_k"] < 0.7
 
 

@@ -15,9 +15,9 @@ from scipy.special import expit
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, calibrate_normal
-from iwbayes.analyst.regression.weighted_rows import WeightedRows
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.coverage import coverage_study
+from iwbayes.models.weighted_rows import WeightedRows
 from iwbayes.schema import Binary, Real, Schema
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights

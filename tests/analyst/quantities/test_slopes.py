@@ -15,7 +15,7 @@ from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.quantities import averages
 from iwbayes.analyst.quantities.slopes import column_slopes
 from iwbayes.analyst.regression.design_record import read_design
-from iwbayes.analyst.regression.families import FAMILIES
+from iwbayes.models.families import FAMILIES
 from iwbayes.schema import Integer, Real, Schema
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights
@@ -177,7 +177,7 @@ def slopes_of(formula, name, frame=FRAME):
         ("np.log(x + 3.001)", 1 / (X + 3.001)),
         ("I((x + 1e3)**3)", 3 * (X + 1e3) ** 2),
         ("np.abs(x - 0.1)", np.sign(X - 0.1)),
-        ("np.where(x > 0.51, x, 0.51)", 1.0 * (X > 0.51)),
+        ("np.maximum(x, 0.51)", 1.0 * (X > 0.51)),
         ("np.exp(20 * x)", 20 * np.exp(20 * X)),
         ("np.tanh(200 * (x - 0.5123))", 200 * (1 - np.tanh(200 * (X - 0.5123)) ** 2)),
         ("scale(x)", np.full(len(X), 1 / X.std(ddof=1))),
@@ -208,13 +208,12 @@ def test_derivatives_of_splines_are_those_of_scipy():
         "g:np.where(x > 0.51, 0.01 + x, x)",
         "I(x**2 + (x > 2.5) * 0.001)",
         "np.where(k > 2, 5, x > 0.5)",
+        "x:I(k % 2)",
     ],
 )
 def test_steps_have_no_derivative(term):
     _, idata = drawn_fit(f"y ~ {term}", "gaussian", RELEASE)
-    with pytest.raises(
-        ValueError, match=r"must be differentiable in .*they change by steps.*Use comparisons\(contrast="
-    ):
+    with pytest.raises(ValueError, match=r"must be differentiable in .*change by steps.*Use comparisons\(contrast="):
         fixed(idata)
 
 
@@ -233,10 +232,6 @@ def test_derivatives_of_skewed_columns():
         np.testing.assert_allclose(found, expected, rtol=1e-4)
     _, idata = drawn_fit("y ~ bs(inc, df=5)", "gaussian", release)
     assert np.isfinite(values_of(fixed(idata, release), "inc")).all()
-    release = one_table(release.synthetic.frame.assign(inc=np.where(income < 5, 0, income)), Real("inc", 0, 1e6))
-    _, idata = drawn_fit("y ~ np.sqrt(inc)", "gaussian", release)
-    with pytest.raises(ValueError, match="or too steeply"):
-        fixed(idata, release)
 
 
 def one_table(frame, *columns):

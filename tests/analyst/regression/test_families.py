@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 from scipy.special import expit, softmax
 
-from iwbayes.analyst.regression.families import FAMILIES, get_family
+from iwbayes.models.families import FAMILIES, get_family
 from iwbayes.schema import Binary, Categorical, Integer, Real
 
 RNG = np.random.default_rng(20)

@@ -12,19 +12,20 @@ from posterior_tools import grid_posterior
 from scipy.special import expit
 
 import iwbayes as iw
-from iwbayes.analyst import arviz_compat, row_merging
+from iwbayes import arrays
+from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.fit import fit
 from iwbayes.analyst.inference.importance import importance_draws
-from iwbayes.analyst.regression.design import build_design
-from iwbayes.analyst.regression.families import default_family
-from iwbayes.analyst.regression.fit import fit
-from iwbayes.analyst.regression.priors import LogPrior, prior_scales
 from iwbayes.analyst.regression.regression_posterior import RegressionProblem, find_modes
-from iwbayes.analyst.regression.weighted_rows import WeightedRows, merge_draws
 from iwbayes.distributions import GaussianDistribution
 from iwbayes.features import FeatureMap
 from iwbayes.features.formulas import model_terms
 from iwbayes.features.terms import ordered_terms
 from iwbayes.measurement import Measurement
+from iwbayes.models.design import build_design
+from iwbayes.models.families import default_family
+from iwbayes.models.priors import LogPrior, prior_scales
+from iwbayes.models.weighted_rows import WeightedRows, merge_draws
 from iwbayes.schema import Categorical, Integer, Schema
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights
@@ -44,8 +45,8 @@ def make_release(n=300, seed=5, n_private=150, n_draws=1, digits=None, noise=Non
     distribution = GaussianDistribution(noise or 0.02, phi.shape[1])
     # no private row was clipped: the calibration is inside its domain
     value = np.append(phi[:, :-1].mean(axis=0), 0.0)
-    measurement = Measurement("mean of features", value, distribution, 0.01, features, n_private)
     tilt = rng.normal(size=(n_draws, phi.shape[1] - 1)) * 0.45 / np.sqrt(phi.shape[1] - 1)
+    measurement = Measurement("mean of features", value, distribution, 0.01, features, n_private, coefficients=tilt[0])
     more = {"measurement": measurement, "n_private": n_private, "statement": make_statement("hardened")}
     return release_of(synthetic, tilt @ phi[:, :-1].T, "TiltWeights", **more)
 
@@ -123,12 +124,12 @@ def test_derivatives_match_finite_differences_and_row_scores(formula, family):
 def test_rows_of_one_hash_are_compared(monkeypatch):
     x = np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 1.0], [-0.0, 1.0]] * 3)
     y = np.zeros(12)
-    first, inverse = row_merging.identical_rows(x, y)
+    first, inverse = arrays.identical_rows(x, y)
     np.testing.assert_array_equal(x[first][inverse], x)
     assert len(first) == 2
     # a hash that knows nothing puts all rows together, and the check finds it
-    monkeypatch.setattr(row_merging, "_hash", lambda x, y: np.zeros(len(y), dtype=np.uint64))
-    first, inverse = row_merging.identical_rows(x, y)
+    monkeypatch.setattr(arrays, "_row_hashes", lambda x, y: np.zeros(len(y), dtype=np.uint64))
+    first, inverse = arrays.identical_rows(x, y)
     np.testing.assert_array_equal(x[first][inverse], x)
     assert len(first) == 2
 
@@ -214,7 +215,8 @@ def test_laplace_agrees_with_nuts(formula, family):
 
 @pytest.mark.parametrize(("formula", "family"), FORMULAS)
 def test_what_nuts_asks_for_is_the_density_of_the_proposals_and_its_gradient(formula, family):
-    posterior = RegressionProblem.build(formula, make_release(n=50), family, None, "release", None).posterior
+    release = make_release(n=50)
+    posterior = RegressionProblem.of(formula, release, family, None, release.weights).posterior
     theta = np.random.default_rng(0).normal(size=len(posterior.names)) * 0.4
     value, gradient = posterior.gradient(theta)
     np.testing.assert_allclose(value, posterior.log_densities(theta[None])[0], rtol=1e-12)
@@ -279,7 +281,7 @@ def test_log_likelihoods_are_stored_where_they_fit(monkeypatch):
     np.testing.assert_allclose(plain, expected, rtol=1e-10)
     weighted = arviz_compat.group(idata, "log_likelihood_weighted")["z"]
     np.testing.assert_allclose(weighted, expected * release.weights.values * 20 / 30, rtol=1e-10)
-    monkeypatch.setattr("iwbayes.analyst.regression.fit.LOG_LIKELIHOOD_LIMIT", 16 * 40 * 30 - 1)
+    monkeypatch.setattr("iwbayes.analyst.fit.LOG_LIKELIHOOD_LIMIT", 16 * 40 * 30 - 1)
     for choice, stored in (("auto", False), (True, True), (False, False)):
         idata = quick("z ~ x", release, "gaussian", draws=20, chains=2, log_likelihood=choice)
         assert arviz_compat.has_group(idata, "log_likelihood") is stored
@@ -309,14 +311,6 @@ def test_given_priors_take_effect():
 
 
 # weights and totals
-
-
-def test_total_scales_the_information():
-    release = make_release(n_private=150)
-    names = ("Intercept", "x")
-    small, large = (quick("y ~ x", release, "bernoulli", total=t) for t in (None, 150 * 16))
-    for name in names:
-        np.testing.assert_allclose(draws_of(small, name).std() / draws_of(large, name).std(), 4.0, rtol=0.15)
 
 
 def test_rows_left_out_take_their_share_of_the_total():
@@ -384,13 +378,14 @@ def test_only_columns_with_missing_cells_are_named():
         build_design("y ~ x + m + g", make_release().synthetic.frame, SCHEMA, "bernoulli")
 
 
-def test_uniform_weights_and_explicit_ones():
+def test_uniform_weights_are_never_calibrated():
     release = make_release()
-    uniform = quick("y ~ x", release, "bernoulli", weights="uniform", calibrate="auto")
-    explicit = quick("y ~ x", release, "bernoulli", weights=Weights(np.zeros(300), "ones"))
-    np.testing.assert_allclose(draws_of(uniform, "x"), draws_of(explicit, "x"), rtol=1e-12)
-    found = arviz_compat.group(uniform, "posterior").attrs
+    even = replace(release, weights=Weights(np.zeros(300), "uniform"))
+    found = arviz_compat.group(quick("y ~ x", even, "bernoulli"), "posterior").attrs
     assert (found["weights"], found["calibration"]) == ("uniform", "none")
+    with pytest.warns(iw.CalibrationWarning, match="noise distribution of uniform weights is unknown"):
+        moved = quick("y ~ x", even, "bernoulli", calibrate="auto")
+    assert arviz_compat.group(moved, "posterior").attrs["verdict"] == "not calibrated"
 
 
 def test_several_draws_of_weights_are_mixed():
@@ -401,7 +396,9 @@ def test_several_draws_of_weights_are_mixed():
     mixed = draws_of(quick("y ~ x", release, "bernoulli", draws=2000, priors=priors), "x")
     assert mixed.shape == (4, 2000)
     parts = [
-        draws_of(quick("y ~ x", release, "bernoulli", draws=1000, weights=Weights(w, "one"), priors=priors), "x")
+        draws_of(
+            quick("y ~ x", replace(release, weights=Weights(w, "one")), "bernoulli", draws=1000, priors=priors), "x"
+        )
         for w in release.weights.log_weights
     ]
     joined = np.concatenate(parts)
@@ -420,7 +417,7 @@ def test_several_draws_of_weights_are_mixed():
 )
 def test_calibration_agrees_with_that_of_the_pymc_model(formula, family):
     release = make_release(n=400, n_private=2000, noise=0.002)
-    plain = quick(formula, release, family, total=2000)
+    plain = quick(formula, release, family)
     model = iw.reweight(iw.regression(formula, release, family=family), release.weights, total=2000)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", iw.CalibrationWarning)  # one parameter rests on what nobody tested
@@ -451,8 +448,9 @@ def test_log_likelihoods_belong_to_the_calibrated_draws():
 
 def test_weights_of_unknown_noise_warn():
     release = make_release(n_private=2000)
+    tempered = replace(release, weights=release.weights.temper(power=0.5))
     with pytest.warns(iw.CalibrationWarning):
-        idata = quick("y ~ x", release, "bernoulli", weights=release.weights.temper(power=0.5), calibrate="auto")
+        idata = quick("y ~ x", tempered, "bernoulli", calibrate="auto")
     assert arviz_compat.group(idata, "calibration").attrs["method"] == "row sandwich"
 
 
@@ -460,10 +458,6 @@ def test_weights_of_unknown_noise_warn():
     ("options", "message"),
     [
         ({"method": "vi"}, "method must be one of"),
-        ({"weights": "none"}, "weights must be 'release', 'uniform' or a Weights"),
-        ({"weights": Weights(np.zeros(3), "short")}, "one value per synthetic row, 300; got 3"),
-        ({"total": -1}, "total must be positive"),
-        ({"total": np.inf}, "total must be positive"),
         ({"draws": 0}, "draws must be a whole number"),
         ({"chains": 1.5}, "chains must be a whole number"),
         ({"log_likelihood": "yes"}, "log_likelihood must be"),
@@ -472,14 +466,3 @@ def test_weights_of_unknown_noise_warn():
 def test_options_are_checked(options, message):
     with pytest.raises(ValueError, match=message):
         quick("y ~ x", make_release(), "bernoulli", **options)
-
-
-@pytest.mark.parametrize("total", [True, "a"])
-def test_total_must_be_a_number(total):
-    with pytest.raises(TypeError, match="total must be a number; got"):
-        quick("y ~ x", make_release(), "bernoulli", total=total)
-
-
-def test_weights_must_be_weights():
-    with pytest.raises(TypeError, match="'uniform' or a Weights; got ndarray"):
-        quick("y ~ x", make_release(), "bernoulli", weights=np.ones(300))

@@ -8,9 +8,10 @@ import pymc as pm
 import pytest
 from pytensor.compile.mode import Mode
 
-from iwbayes.analyst.regression.design import build_design
+from iwbayes.analyst.regression.given_priors import log_prior
 from iwbayes.analyst.regression.model import build_model, regression
-from iwbayes.analyst.regression.priors import LogPrior, column_scales, prior_scales
+from iwbayes.models.design import build_design
+from iwbayes.models.priors import LogPrior, column_scales, prior_scales
 from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
 from iwbayes.tables import SyntheticTable
 from iwbayes.weights import Weights
@@ -198,7 +199,7 @@ def test_numpy_posterior_is_the_density_of_the_pymc_model(formula, family, kind)
     found = design(formula, family)
     scales = prior_scales(found, RELEASE.weights.values)
     model = build_model(found, scales, given_priors(kind) if kind else None)
-    prior = LogPrior(found, scales, given_priors(kind) if kind else None)
+    prior = log_prior(found, scales, given_priors(kind) if kind else None)
     theta = np.random.default_rng(1).normal(size=(3, found.n_parameters)) * 0.3
     density = model.compile_logp(mode=Mode(linker="py", optimizer=None))
     pymc_values = np.array([density(theta_to_point(found, model, t)) for t in theta])
@@ -215,7 +216,7 @@ def test_numpy_posterior_is_the_density_of_the_pymc_model(formula, family, kind)
 def test_prior_derivatives_match_finite_differences(formula, family, kind):
     found = design(formula, family)
     scales = prior_scales(found, RELEASE.weights.values)
-    prior = LogPrior(found, scales, given_priors(kind) if kind else None)
+    prior = log_prior(found, scales, given_priors(kind) if kind else None)
     theta = np.random.default_rng(2).normal(size=found.n_parameters) * 0.3
     gradient, hessian = prior.derivatives(theta)
     steps = 1e-5 * np.eye(len(theta))

@@ -7,7 +7,7 @@ import pytest
 from factories import release_of
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.regression.fit import fit
+from iwbayes.analyst.fit import fit
 from iwbayes.analyst.weighting.reweight import reweight
 from iwbayes.schema import Categorical, Integer, Real, Schema
 from iwbayes.tables import SyntheticTable

@@ -100,6 +100,10 @@ def test_posteriors_of_several_tables_do_not_disturb_each_other():
     assert np.abs(first - elsewhere).max() > 0.1
     assert_allclose(base.scores(theta), first)
     assert_allclose(there.scores(theta), elsewhere)
+    here, away, along = base._scores_function, there._scores_function, np.eye(6)[0]
+    for _ in range(2):  # rows are loaded when a function is called
+        assert_allclose(here(theta, along), first[:, 0])
+        assert_allclose(away(theta, along), elsewhere[:, 0])
     assert_allclose(first, ModelPosterior(weighted).scores(theta), atol=1e-12)
 
 

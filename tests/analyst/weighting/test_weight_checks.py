@@ -1,12 +1,12 @@
-"""Checks and sum of weights inside a graph: one pass, by C where the backend is C."""
+"""Checks and sum of weights inside a graph: one pass over the rows."""
 
 import numpy as np
 import pytensor
-import pytensor.tensor as pt
 import pytest
 from pytensor.compile.mode import Mode, get_mode
+from pytensor.tensor.math import Sum
 
-from iwbayes.analyst.weighting.weight_checks import LENGTH, CheckWeights, TotalWeight, checked_values, total_weight
+from iwbayes.analyst.weighting.weight_checks import LENGTH, CheckWeights, checked_values, total_weight
 
 LENGTHS = (0, 1, 7, 8, 9, 1000)
 PYTHON = Mode(linker="py", optimizer="fast_run")
@@ -16,8 +16,12 @@ BAD = {"zero": 0.0, "negative": -1e-300, "NaN": np.nan}
 C = get_mode("CVM") if pytensor.config.cxx else PYTHON
 
 
-def ops(function):
-    return [type(node.op) for node in function.maker.fgraph.toposort()]
+def passes(function):
+    """Number of sums over the rows, fused with other operations or not."""
+    nodes = function.maker.fgraph.toposort()
+    inner = [getattr(node.op, "fgraph", None) for node in nodes]  # of fused operations
+    nodes += [node for graph in inner if graph is not None for node in graph.toposort()]
+    return sum(isinstance(node.op, Sum) for node in nodes)
 
 
 @pytest.mark.parametrize("mode", [C, PYTHON, None], ids=["C", "Python", "default"])
@@ -45,27 +49,25 @@ def test_total_is_the_sum_and_nan_where_a_weight_is_not_allowed(mode, dtype, gua
     assert np.isinf(f())
 
 
-@pytest.mark.skipif(not pytensor.config.cxx, reason="needs a C compiler")
-def test_the_c_backend_takes_one_pass():
+@pytest.mark.parametrize("mode", [C, None], ids=["C", "default"])
+def test_a_check_and_a_sum_take_one_pass(mode):
     weights = pytensor.shared(np.ones(9), shape=(None,))
     checked = CheckWeights(LENGTH)(checked_values(weights, False), weights.shape[0] > 5)
-    f = pytensor.function([], [total_weight(weights, False), checked.sum(), 2 * checked], mode=C)
-    assert ops(f).count(TotalWeight) == 1
-    assert sum(op.__name__ == "Sum" for op in ops(f)) == 0
+    f = pytensor.function([], [total_weight(weights, False), checked.sum(), 2 * checked], mode=mode)
+    assert passes(f) == 1
     np.testing.assert_allclose(f()[:2], 9)
 
 
-@pytest.mark.skipif(not pytensor.config.cxx, reason="needs a C compiler")
-def test_scaled_weights_share_the_pass_and_sum_to_the_total():
+@pytest.mark.parametrize("mode", [C, None], ids=["C", "default"])
+def test_scaled_weights_share_the_pass_and_sum_to_the_total(mode):
     weights = pytensor.shared(np.arange(1.0, 10), shape=(None,))
     checked = checked_values(weights, False, total=5.0)
-    f = pytensor.function([], [checked, checked.sum()], mode=C)
-    assert ops(f).count(TotalWeight) == 1
-    assert sum(op.__name__ == "Sum" for op in ops(f)) == 0
+    f = pytensor.function([], [checked, checked.sum()], mode=mode)
+    assert passes(f) == 1
     scaled, total = f()
     np.testing.assert_allclose(scaled, 5 * np.arange(1.0, 10) / 45, rtol=1e-14)
     np.testing.assert_allclose(total, 5, rtol=1e-14)
-    part = pytensor.function([], checked_values(weights, False, part=weights[2:4], total=5.0).sum(), mode=C)
+    part = pytensor.function([], checked_values(weights, False, part=weights[2:4], total=5.0).sum(), mode=mode)
     np.testing.assert_allclose(part(), 5 * 7 / 45, rtol=1e-14)
 
 
@@ -84,21 +86,3 @@ def test_a_sum_of_checked_weights_is_checked(mode):
         weights.set_value(values)
         with pytest.raises(ValueError, match=message):
             f()
-
-
-@pytest.mark.skipif(not pytensor.config.cxx, reason="needs a C compiler")
-def test_sums_that_only_look_alike_stay():
-    x, one, small = pt.vector("x"), pt.vector("one", shape=(1,)), pt.fvector("small")
-    alike = [
-        (one, pt.switch(one > np.zeros(5), one, np.nan).sum(), [2.0], 10.0),
-        (small, pt.switch(small > 0, small, np.nan).sum(), np.full(10, 1e38, "float32"), 1e39),
-        (small, pt.switch(small > 0, small, np.float32(np.nan)).sum(dtype="float64"), np.ones(3, "float32"), 3.0),
-        (x, pt.switch(x > 1, x, np.nan).sum(), [2.0, 3.0], 5.0),
-        (x, pt.switch(x > 0, x, 0.0).sum(), [2.0, -3.0], 2.0),
-        (x, pt.switch(x > 0, 2 * x, np.nan).sum(), [2.0, 3.0], 10.0),
-        (x, pt.switch(x < 0, x, np.nan).sum(), [-2.0, -3.0], -5.0),
-    ]
-    for variable, expression, value, expected in alike:
-        f = pytensor.function([variable], expression, mode=C)
-        assert TotalWeight not in ops(f)
-        np.testing.assert_allclose(f(value), expected, rtol=1e-6)

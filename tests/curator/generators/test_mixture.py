@@ -593,7 +593,8 @@ def test_degenerate_tables_are_fitted(case, epsilon):
         ({"integers": "float"}, "integers must be one of"),
         ({"columns_share": 1.0}, "columns_share must be above 0 and below 1"),
         ({"steps": 0}, "steps must be a whole number"),
-        ({"clip_norm": 0.0}, "clip_norm must be between"),
+        ({"clip_norm": 0.0}, "clip_norm must be positive"),
+        ({"method": "variational", "clip_norm": 1e9}, "clip_norm must be between"),
         ({"learning_rate": 0.0}, "learning_rate must be positive"),
     ],
 )
@@ -608,7 +609,7 @@ def test_wrong_settings_are_refused(settings, match):
 @every_family
 def test_the_densities_of_the_variational_route_are_those_of_the_laws(family):
     torch = pytest.importorskip("torch")
-    from iwbayes.curator.generators.mixture.variational import encode, log_density
+    from iwbayes.paper.mean_field import encode, log_density
 
     column = family.bins.column
     if isinstance(family, NormalFamily | PoissonFamily) and any(family.atoms):

@@ -249,7 +249,7 @@ def test_a_damaged_file_is_refused_and_never_begun_anew(path):
     good = path.read_bytes()
     damaged = [good[:size] for size in (0, 1, len(good) // 2, len(good) - 3)]
     damaged += [good.replace(b"0.25", b"0.05"), good.replace(b'"hardened"', b'"seeded"'), b"[]", b"{}", b"\xff"]
-    damaged += [good.replace(b'"format_version": 2', b'"format_version": 9'), b"[" * 100_000, b"NaN"]
+    damaged += [good.replace(b'"format_version": 1', b'"format_version": 9'), b"[" * 100_000, b"NaN"]
     for content in damaged:
         path.write_bytes(content)
         for arguments in ({}, {"epsilon": 1.0, "delta": 1e-6}):

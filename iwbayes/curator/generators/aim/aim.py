@@ -23,7 +23,7 @@ from iwbayes.curator.generators.aim.engine import (
 )
 from iwbayes.curator.generators.aim.estimation import Distribution, NoisyMarginal, estimate
 from iwbayes.curator.generators.aim.tree import Structure
-from iwbayes.curator.generators.fitting import LedgerFit, check_whole
+from iwbayes.curator.generators.ledger_fit import LedgerFit, check_whole
 from iwbayes.curator.generators.tables.coding import CodedRows, coded_rows
 from iwbayes.curator.generators.tables.counts import count_event, count_moves, mean_noise, measure_counts
 from iwbayes.curator.generators.tables.network import FittedNetwork

@@ -13,7 +13,7 @@ import numpy as np
 from iwbayes.curator.generators.aim.candidates import Candidates
 from iwbayes.curator.generators.aim.engine import BINS_THETA, check_engine, engine, most_groups, prior_rows
 from iwbayes.curator.generators.aim.estimation import Columns, Distribution, NoisyMarginal, estimate
-from iwbayes.curator.generators.fitting import LedgerFit, check_whole
+from iwbayes.curator.generators.ledger_fit import LedgerFit, check_whole
 from iwbayes.curator.generators.tables.coding import MAX_CELLS, CodedRows, coded_rows
 from iwbayes.curator.generators.tables.counts import count_event, count_moves, mean_noise, measure_counts
 from iwbayes.curator.generators.tables.network import FittedNetwork

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from iwbayes.arrays import Array
-from iwbayes.curator.generators.fitting import LedgerFit, check_whole
+from iwbayes.curator.generators.ledger_fit import LedgerFit, check_whole
 from iwbayes.curator.generators.tables.bins import is_numeric
 from iwbayes.curator.generators.tables.coding import coded_rows, useful_cells
 from iwbayes.curator.generators.tables.counting import RowCodes

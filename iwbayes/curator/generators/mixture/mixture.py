@@ -1,9 +1,13 @@
-"""Mixture: a mixture of products fitted under differential privacy, with posterior draws (Jälkö et al. 2019)."""
+"""Mixture: a mixture of products fitted under differential privacy, with posterior draws (Jälkö et al. 2019).
+
+The default method, "moments", is here. The published one, "variational", is in `iwbayes.paper.variational`. The closed
+registry of `iwbayes.curator.settings` gives it, and it is loaded only if the settings name it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -11,7 +15,7 @@ from scipy.special import softmax
 
 from iwbayes._digest import digest
 from iwbayes.arrays import Array
-from iwbayes.curator.generators.fitting import LedgerFit, check_positive, check_sample_size, check_whole
+from iwbayes.curator.generators.ledger_fit import LedgerFit, check_positive, check_sample_size, check_whole, is_whole
 from iwbayes.curator.generators.mixture.column_distributions import family_of
 from iwbayes.curator.generators.mixture.layout import Layout
 from iwbayes.curator.generators.mixture.moments import Objective, posterior_draws
@@ -21,16 +25,12 @@ from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.progress import progress
 from iwbayes.curator.protocols import PublicFacts
-from iwbayes.curator.training.dpsgd import PrivateSteps
-from iwbayes.curator.training.parameters import is_whole
-from iwbayes.curator.training.row_gradients import import_torch
+from iwbayes.curator.settings import method_of
 from iwbayes.schema import Schema
 from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable
 
 INTEGER_DISTRIBUTIONS = ("normal", "poisson")
-#: Expected number of rows in a private step. Smaller tables use all rows.
-ROWS_A_STEP = 512
 #: Default numbers of components: below `MANY_ROWS` rows, and from there on.
 COMPONENTS, MANY_ROWS = (10, 20), 10_000
 METHODS = ("moments", "variational")
@@ -152,12 +152,13 @@ class Mixture(LedgerFit["FittedMixture"]):
                 f"columns_share must be above 0 and below 1, so that pairs of columns get a share; "
                 f"got {self.columns_share!r}."
             )
-        check_positive(self, "learning_rate")
-        self._steps(1)  # raises for invalid clip norms
+        check_positive(self, "clip_norm", "learning_rate")
+        if self.method == "variational":
+            self._variational()  # raises for clip norms that private steps cannot use
 
-    def _steps(self, n_private: int) -> PrivateSteps:
-        """Return the steps of "variational". A user is sampled with the probability that a single row would have."""
-        return PrivateSteps(self.steps, min(1.0, ROWS_A_STEP / max(n_private, 1)), self.clip_norm)
+    def _variational(self) -> Any:
+        """Return the settings of the published method, which is loaded here."""
+        return method_of("Mixture", self.method)(self.steps, self.clip_norm, self.learning_rate)
 
     @property
     def reads_blocks(self) -> bool:
@@ -173,13 +174,12 @@ class Mixture(LedgerFit["FittedMixture"]):
         """Return the events that `fit` will charge to the ledger."""
         epsilon, delta = check_budget(epsilon, delta)
         if self.method == "variational":
-            steps = self._steps(facts.n_private)
-            return (steps.event("Mixture", epsilon=epsilon, delta=delta, adjacency=facts.adjacency),)
+            return (self._variational().event(facts, epsilon=epsilon, delta=delta),)
         return TableBudgets.of(facts, epsilon, delta, self.columns_share).events()
 
     def _prepare(self) -> None:
         if self.method == "variational":
-            import_torch("Mixture")
+            self._variational().check_torch()
 
     def _learn(
         self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
@@ -187,14 +187,11 @@ class Mixture(LedgerFit["FittedMixture"]):
         n_components = self.n_components or COMPONENTS[facts.n_private >= MANY_ROWS]
         rng = np.random.default_rng(self.random_seed)
         if self.method == "variational":
-            from iwbayes.curator.generators.mixture.variational import fit_variational
-
             bins = tuple(ColumnBins.of(column, self.max_bins) for column in facts.schema)
             layout = Layout(tuple(family_of(part, self.integers) for part in bins), n_components)
-            settings = {"epsilon": epsilon, "delta": delta, "learning_rate": self.learning_rate}
+            budget = {"epsilon": epsilon, "delta": delta}
             with progress(self.progressbar, "private steps", self.steps) as advance:
-                steps = self._steps(facts.n_private)
-                mean, sd = fit_variational(private, ledger, facts, layout, steps, rng, advance, **settings)
+                mean, sd = self._variational().fit(private, ledger, facts, layout, rng, advance, **budget)
             draws = mean + sd * rng.standard_normal((self.n_draws, layout.size))
             return FittedMixture(facts.schema, layout, np.clip(draws, *layout.bounds().T))
 

@@ -12,7 +12,7 @@ import pandas as pd
 
 from iwbayes._digest import digest
 from iwbayes.arrays import Array, row_blocks
-from iwbayes.curator.generators.fitting import check_sample_size
+from iwbayes.curator.generators.ledger_fit import check_sample_size
 from iwbayes.curator.generators.tables.bins import ColumnBins, Groups, draw_codes
 from iwbayes.curator.generators.tables.counts import Codes
 from iwbayes.schema import Schema

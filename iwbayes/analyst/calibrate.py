@@ -1,0 +1,204 @@
+"""Calibrate the posterior of a weighted PyMC model: intervals that account for the noise in the weights.
+
+The draws of the weighted posterior treat the released weights as exact. Calibration moves these draws linearly, in
+PyMC's unconstrained space, to the mean and covariance of calibrated likelihood times prior (`sandwich`), and maps them
+back through the transforms (Shaby 2014; Williams and Savitsky 2021). If the prior has its own parameters (hierarchical
+models), the product is sampled instead (`Hierarchy`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.calibration.calibrated import calibrated, groups_of
+from iwbayes.analyst.calibration.marks import NOT_CALIBRATED
+from iwbayes.analyst.calibration.measures.base import How
+from iwbayes.analyst.checks import Method, check_enough_draws, check_method
+from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler
+from iwbayes.analyst.released_tilt import is_noise_aware
+from iwbayes.release import Release
+from iwbayes.release.rehearsals import Rehearsals
+
+if TYPE_CHECKING:
+    import pymc as pm
+
+#: Groups that were computed from the uncalibrated draws and do not match the calibrated ones.
+STALE_GROUPS = (
+    "log_likelihood",
+    "log_likelihood_weighted",
+    "log_prior",
+    "posterior_predictive",
+    "predictions",
+    "predictions_constant_data",
+    "unconstrained_posterior",
+)
+
+
+def calibrate(
+    idata: arviz_compat.ArvizObject,
+    weighted_model: pm.Model,
+    release: Release,
+    *,
+    rehearsals: Rehearsals | None = None,
+    method: Method = "auto",
+    random_seed: int | np.random.Generator | None = None,
+    sampler: Mapping[str, Any] | None = None,
+) -> arviz_compat.ArvizObject:
+    """Calibrate the draws of a weighted posterior: intervals that account for the noise in the weights.
+
+    Parameters
+    ----------
+    idata : arviz.InferenceData or xarray.DataTree
+        Draws from `weighted_model`, with a ``posterior`` group. It is not changed.
+    weighted_model : pymc.Model
+        The model that :func:`~iwbayes.reweight` returned, with the weights of `release`. The total of its weights does
+        not change the calibrated likelihood, and the prior counts once.
+    release : Release
+        The release whose synthetic rows the model observes, in their order.
+    rehearsals : Rehearsals, optional
+        Rehearsals of this release, from :func:`~iwbayes.rehearse`. The standard deviations then come from the model's
+        estimates over the rehearsals, and the correlations from the formula. The model must contain its data as columns
+        of the release, or as functions of one column each, because it is evaluated on the rows of each rehearsal.
+    method : {"auto", "laplace", "nuts"}, default "auto"
+        How to sample if sampling is needed: under several weight draws, and for hierarchical models. "laplace" uses a
+        Student-t proposal at the mode with Pareto-smoothed importance weights, "nuts" uses PyMC's NUTS. "auto" uses
+        "laplace", and switches to "nuts" if k-hat is 0.7 or more.
+    random_seed : int, numpy.random.Generator or None
+        Seed of the same sampling. With a single weight draw and a prior without hyperparameters, nothing is random.
+    sampler : dict, optional
+        More arguments of ``pymc.sample`` for NUTS, such as ``{"tune": 500}``; see :func:`~iwbayes.fit`. The model's log
+        density is compiled once for all weight draws.
+
+    Returns
+    -------
+    arviz.InferenceData or xarray.DataTree
+        A new object. ``posterior`` contains the calibrated draws, with deterministics recomputed. The group
+        ``calibration`` is added (see `calibration_record`). Pointwise log likelihoods, predictions and ``log_prior``
+        are dropped, because they belong to the uncalibrated draws. All other groups stay as they were.
+
+        If draws were sampled, ``sample_stats`` belongs to the new draws. With several weight draws, its variable
+        ``weight_draw`` gives the index of the weight draw behind each posterior draw. Its attribute ``pareto_k`` is the
+        k-hat of importance sampling (the largest one, if there are several).
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `method` or `sampler` is not one of the above; if the draws are calibrated already, lack a free variable or
+        are no more than the parameters; if the model has no weighted likelihood, a different number of rows from the
+        release, discrete variables, or free variables that grow with the rows; if the curvature of the likelihood is
+        not positive definite. Only this last check needs a compiled model; the others come first.
+    RuntimeError
+        If the mode was not found, or if k-hat is 0.7 or more with method="laplace".
+
+    Warns
+    -----
+    CalibrationWarning
+        If the fit is outside the domain in which calibrated intervals cover as often as they claim. The message states
+        the number, its threshold and the next step. One case is an unknown noise distribution of the weights: then only
+        the row sandwich is used.
+
+    Notes
+    -----
+    For weights of a tilt, ``Cov(theta) = J^-1 (sum p_i^2 r_i r_i' + C P_b C') J^-1``. Here r_i are the scores less
+    their regression on the tilt's features, and P_b is the posterior covariance of the tilt's coefficients. For other
+    weights r_i = s_i, and there is no second term. The prior is put back unchanged. See
+    :func:`~iwbayes.analyst.calibration.sandwich.calibrate_normal`.
+
+    **Several weight draws.** If the model uses the average of several weight draws, the result is a mixture, in equal
+    parts, of the posteriors under each weight draw. Each part is calibrated by the row sandwich. The covariance of the
+    mixture is the mean of the parts' covariances plus the covariance of their means. The draws of `idata` serve as a
+    starting point only. This mixture includes the noise of the weights only as far as the weight draws differ because
+    of it, so the verdict is "not calibrated".
+
+    The result has as many draws as `idata`. If there are more weight draws than that, a random choice of them is used.
+    Weight draws of :func:`~iwbayes.noise_aware_weights` include all of the noise. Their posteriors are therefore mixed
+    without a sandwich, and the weights must sum to the number of private rows.
+
+    **Normal approximation.** The likelihood is approximated by a normal at its mode. The approximation is poor for
+    parameters with few rows; the record's ``skew`` is the distance of mean and mode.
+
+    **Hyperparameters** appear in no row's likelihood, and their posterior may be far from normal. With a single weight
+    draw, the likelihood of the other parameters is calibrated at their mode, given the posterior means of the
+    hyperparameters. Its product with the prior is then sampled. The draws of `idata` provide the starting point,
+    ``skew`` and ``nonquadraticity`` only. ``nonquadraticity`` is the standard deviation, over these draws, of the
+    difference between the log likelihood and its quadratic approximation. It is large if group effects are not centred,
+    because the rows then inform only a curved combination of parameters.
+
+    References
+    ----------
+    Shaby (2014), "The open-faced sandwich adjustment for MCMC using estimating functions". Williams and Savitsky
+    (2021), "Uncertainty estimation for pseudo-Bayesian inference under complex sampling".
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> import iwbayes as iw
+    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
+    >>> private = iw.PrivateTable(people.frame, people.schema)
+    >>> noise = iw.SeededNoise(1)
+    >>> release = iw.publish(private, epsilon=2.0, delta=1e-6, n_synthetic=4000, noise=noise, random_seed=1)
+    >>> rows = release.synthetic.frame
+    >>> with pm.Model() as model:
+    ...     slopes = pm.Normal("slopes", 0, 2, shape=3)
+    ...     y = pm.Bernoulli("y", logit_p=slopes[0] + slopes[1] * rows["x"] + slopes[2] * rows["z"], observed=rows["y"])
+    >>> weighted = iw.reweight(model, release)
+    >>> idata = pm.sample(250, tune=250, model=weighted, random_seed=1, progressbar=False)
+    >>> iw.calibrate(idata, weighted, release, random_seed=1)["calibration"].attrs["verdict"]
+    'calibrated'
+    """
+    check_method(method)
+    options = check_sampler(sampler)
+    posterior = _checked_posterior(idata)
+    from iwbayes.analyst.inference.model_posterior import ModelPosterior
+    from iwbayes.analyst.weighting.release_rows import check_model, formula_of
+
+    free = [rv.name for rv in weighted_model.free_RVs if rv.name in posterior]
+    check_model(weighted_model, release, {name: posterior[name].shape[2:] for name in free})
+    _check_variables(weighted_model, posterior)
+    terms = ModelPosterior(weighted_model, release.weights.n_draws)
+    draws = terms.unconstrain(posterior)
+    if rehearsals is not None:
+        rehearsals.check(release)
+    check_enough_draws(len(draws), terms.size, "Sample more.")
+    settings = SamplingSettings(posterior.sizes["chain"], posterior.sizes["draw"], method, options)
+    pooled = is_noise_aware(release.weights, release)
+    how: How = "rehearsals" if rehearsals is not None else "pool" if pooled else "formula"
+    found = calibrated(
+        terms, release, how, settings, np.random.default_rng(random_seed),
+        rehearsals=rehearsals, sampled=draws, formula=lambda: formula_of(weighted_model, release),
+    )  # fmt: skip
+    new = groups_of(terms, found, release, like=posterior)
+    if "sample_stats" in new:
+        new["sample_stats"] = new["sample_stats"].assign_coords(chain=posterior["chain"], draw=posterior["draw"])
+    names = [name for name in arviz_compat.group_names(idata) if name not in STALE_GROUPS]
+    return arviz_compat.make({name: arviz_compat.group(idata, name) for name in names} | new, idata.attrs)
+
+
+def _checked_posterior(idata: arviz_compat.ArvizObject) -> xr.Dataset:
+    """Return the posterior with its dimensions in order; ValueError if it cannot be calibrated."""
+    if arviz_compat.has_group(idata, "calibration"):
+        raise ValueError("these draws are calibrated already. Pass the draws of the weighted model itself.")
+    if not arviz_compat.has_group(idata, "posterior"):
+        raise ValueError("the ArviZ object has no posterior group. Sample the weighted model first.")
+    posterior = arviz_compat.group(idata, "posterior")
+    missing = [name for name in ("chain", "draw") if name not in posterior.dims]
+    if missing:
+        raise ValueError(f"the posterior must have the dimensions chain and draw; {', '.join(missing)} is missing.")
+    return posterior.drop_vars(NOT_CALIBRATED, errors="ignore").transpose("chain", "draw", ...)
+
+
+def _check_variables(model: pm.Model, posterior: xr.Dataset) -> None:
+    """Raise unless the draws contain all free variables of the model, and no unknown variables."""
+    free = {rv.name for rv in model.free_RVs}
+    absent, unknown = free - set(posterior.data_vars), set(map(str, posterior.data_vars)) - set(model.named_vars)
+    if absent:
+        raise ValueError(f"the posterior lacks the free variables {sorted(absent)}. Sample without var_names.")
+    if unknown:
+        raise ValueError(
+            f"the posterior has variables {sorted(unknown)} that the model lacks. Pass the model of these draws."
+        )

@@ -1,0 +1,162 @@
+"""curvature_error: how precisely a release shows the length of each interval."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from iwbayes.analyst.calibration.measures.base import Estimates, Measure
+from iwbayes.analyst.released_tilt import ReleasedTilt
+from iwbayes.arrays import Array
+from iwbayes.features.feature_map import whitener_of
+
+#: Chosen on the ten development populations of ``benchmarks/populations.py`` and on the four with strongly related
+#: predictors (``--related``).
+LIMIT = 0.2
+#: Intervals by rehearsals are longer.
+OF_REHEARSALS = 0.3
+
+#: Directions of the features with less than this share of the largest weighted variance are left out.
+_CUT = 1e-6
+#: Products of columns that the release did not measure count if they explain at least this share of a curvature's
+#: variance. A smaller share is found by chance.
+_LEAST_SHARE = 0.1
+#: Most rows, chosen at random; most directions per parameter, and most pairs if parameters are many.
+_MOST_ROWS, _MOST_OTHERS, _MOST_PAIRS = 10_000, 8, 200
+
+
+def curvature_error(at: Estimates) -> Array | None:
+    """Return the relative error of the length of each estimate's interval that is due to the curvature, shape (q,).
+
+    Intervals have the length of ``J^-1``, and J is a weighted mean over the rows as well: it depends on how strongly
+    the predictors are related. If a generator blurs a strong relation, J is too large in the direction that separates
+    the predictors, and their intervals are too short.
+
+    Let E be the error of J in units in which J is the identity, and v the direction of a parameter. The variance of its
+    estimate then has the relative error ``-v'Ev + |Ev|^2`` to second order. The result is the root of the variance of
+    the first term plus the square of half the mean of the second. The second one finds relations that are missing from
+    the rows altogether. None without a tilt or second derivatives.
+
+    Theory: docs/theory.md#the-error-of-the-curvature.
+    """
+    tilt, (bread, scores, _, curvatures, gradient), shares = at.tilt, at.slope, at.shares
+    if tilt is None or curvatures is None:
+        return None
+    gradient = np.eye(len(bread)) if gradient is None else gradient
+    directions, others = _unit_directions(bread, gradient), _other_directions(bread)
+    p, q = directions.shape[1], others.shape[1]
+    left = np.concatenate([directions, np.repeat(directions, q, axis=1)], axis=1)
+    right = np.concatenate([directions, np.tile(others, p)], axis=1)
+    rows = np.arange(len(shares), dtype=np.intp)
+    if len(rows) > _MOST_ROWS:
+        rows = np.sort(np.random.default_rng(0).choice(rows, _MOST_ROWS, replace=False))
+    own, used = curvatures(rows, left, right), shares[rows] / shares[rows].sum()
+    variances = error_variances(own, scores[rows], used, tilt.at(rows), at.n_private, at.meat.misfit.value)
+    second = variances[p:].reshape(p, q).sum(axis=1)
+    error = np.sqrt(variances[:p] + np.square(second / 2))
+    return np.where(directions.any(axis=0), error, np.nan)
+
+
+def error_variances(
+    values: Array, scores: Array, shares: Array, tilt: ReleasedTilt, n_private: float, misfit: float
+) -> Array:
+    """Return the variance (q,) of the error of weighted means of numbers of the rows, `values` (row, q).
+
+    The mean score at a mode is zero, so the part of the values that is linear in the scores (row, p) has no error. (For
+    the scale of a normal that is all.) The rest is regressed on all features that the release measured: those of the
+    tilt, and the columns and products of the early ones of several stages. The variance is a sum of three parts:
+
+    - the noise in the released means of the features, at most as large as a density can differ: the error of the mean
+      of a feature psi of variance one has the prior variance ``4 / mean(psi^4)``, so that the share of a rare cell can
+      change by about twice its size, and not by a multiple of that as the noise of its mean;
+    - the sampling of the private rows;
+    - `misfit` times the variance that the features do not explain. What products of columns explain that the
+      release did not measure is unknown, and this variance counts in full.
+    """
+    rest = values - shares @ values
+    rest = rest - _fitted(scores - shares @ scores, rest, shares)
+    blocks = [tilt.features] if tilt.columns is None else [tilt.features, tilt.columns.features]
+    phi = np.concatenate(blocks, axis=1)
+    k = len(tilt.noise)
+    noise = np.zeros((phi.shape[1], phi.shape[1]))
+    noise[:k, :k] = tilt.noise
+    if tilt.columns is not None:
+        noise[k:, k:] = tilt.columns.noise
+    phi = phi - shares @ phi
+    basis = _whitener(phi, shares)
+    own = phi @ basis
+    largest = 4 / (shares @ own**4)
+    cross = (own * shares[:, None]).T @ rest
+    spread = basis.T @ noise @ basis
+    spread = spread - spread @ np.linalg.solve(spread + np.diag(largest), spread)
+    by_noise = np.einsum("kp,kl,lp->p", cross, spread, cross)
+    sampled = shares @ rest**2 / n_private
+    rest = rest - own @ cross
+    left = shares @ rest**2
+    unknown = _explained(tilt.unmeasured_products(), own, rest, shares) * left
+    return np.asarray(by_noise + sampled + unknown + (0.0 if np.isnan(misfit) else misfit) * (left - unknown))
+
+
+def _explained(products: Array, own: Array, rest: Array, shares: Array) -> Array:
+    """Return the share (q,) of the variance of residuals `rest` (row, q) that products (row, k) explain.
+
+    `own` (row, l) are the measured features, on which the products are regressed first. As many random
+    numbers would explain a share too, which is subtracted. Small shares count as zero.
+    """
+    products = products - shares @ products
+    before = shares @ products**2
+    products = products - own @ ((own * shares[:, None]).T @ products)
+    products = products[:, shares @ products**2 > _CUT * before]
+    if not products.shape[1]:
+        return np.zeros(rest.shape[1])
+    explained, left = shares @ _fitted(products, rest, shares) ** 2, shares @ rest**2
+    share = np.divide(explained, left, out=np.zeros_like(left), where=left > 0)
+    n_rows = 1 / (shares @ shares)
+    corrected = 1 - (1 - share) * n_rows / max(n_rows - products.shape[1], 1.0)
+    return np.where(corrected >= _LEAST_SHARE, corrected, 0.0)
+
+
+def _unit_directions(bread: Array, gradient: Array) -> Array:
+    """Return the influence directions J^-1 a as columns, scaled to a mean curvature of one; zero if there is none."""
+    directions = bread @ gradient.T
+    scale = np.sqrt(np.maximum(np.einsum("qp,pq->q", gradient, directions), 0.0))
+    return np.divide(directions, scale, out=np.zeros_like(directions), where=scale > 0)
+
+
+def _other_directions(bread: Array) -> Array:
+    """Return directions u as columns, for which the sum of (u'Ev)^2 is |Ev|^2: exactly, or its mean if p is large."""
+    values, vectors = np.linalg.eigh((bread + bread.T) / 2)
+    root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T  # close to the parameters' own directions
+    p = len(bread)
+    q = min(p, max(min(_MOST_OTHERS, _MOST_PAIRS // p), 2))
+    chosen = np.sort(np.random.default_rng(0).choice(p, q, replace=False))
+    return np.asarray(root[:, chosen] * np.sqrt(p / q))
+
+
+def _whitener(phi: Array, shares: Array) -> Array:
+    """Return the map (k, q) of centred features (row, k) to uncorrelated ones of variance one."""
+    covariance = (phi * shares[:, None]).T @ phi
+    if not np.diag(covariance).any():
+        return np.zeros((len(covariance), 0))
+    return whitener_of(covariance, np.diag(covariance), cut=_CUT, most=len(covariance))
+
+
+def _fitted(phi: Array, values: Array, shares: Array) -> Array:
+    """Return the weighted regression of centred values (row, q) on centred features (row, k), shape (row, q)."""
+    own = phi @ _whitener(phi, shares)
+    return np.asarray(own @ ((own * shares[:, None]).T @ values))
+
+
+MEASURE = Measure(
+    name="curvature_error",
+    meaning="Relative error in the length of an interval, because the curvature of the log likelihood is not known "
+    "exactly. It is large if predictors are strongly related, or if their products were not measured.",
+    what_to_do="the release does not show precisely enough how this predictor is related to the others, so the "
+    "interval may have the wrong length. Drop one of two strongly related predictors. Or request a release for a model "
+    "with fewer predictors (for_models), with more private rows or with a larger epsilon.",
+    remedy="drop one of two predictors that nearly agree; more rows, a larger epsilon",
+    compute=curvature_error,
+    limits={"formula": LIMIT, "pool": LIMIT, "rehearsals": OF_REHEARSALS},
+    theory="the-error-of-the-curvature",
+    unknown="Not known without tilt weights.",
+    listed=("formula", "pool"),
+)

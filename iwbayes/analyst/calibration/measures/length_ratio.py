@@ -1,0 +1,34 @@
+"""length_ratio: how much longer intervals by rehearsals are than those by the formula."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from iwbayes.analyst.calibration.measures.base import Estimates, Measure
+from iwbayes.arrays import Array
+
+_UNJUDGED = "Length is no fault."
+
+
+def length_ratio(at: Estimates) -> Array | None:
+    """Return the values (q,); None without rehearsals.
+
+    Theory: docs/theory.md#rehearsals.
+    """
+    of = at.replayed
+    if of is None:
+        return None
+    whole = of.variance + of.unrehearsed
+    return np.sqrt(np.divide(whole, of.formula, out=np.full(at.size, np.nan), where=of.formula > 0))
+
+
+MEASURE = Measure(
+    name="length_ratio",
+    meaning="Standard deviation of an estimate by rehearsals, relative to that by the formula.",
+    what_to_do="",
+    remedy="",
+    compute=length_ratio,
+    limits=dict.fromkeys(("formula", "rehearsals", "pool"), _UNJUDGED),
+    theory="rehearsals",
+    listed=("rehearsals",),
+)

@@ -1,0 +1,27 @@
+"""rehearsed_coverage: how often the formula covered the rehearsed value."""
+
+from __future__ import annotations
+
+from iwbayes.analyst.calibration.measures.base import Estimates, Measure
+from iwbayes.arrays import Array
+
+_UNJUDGED = "The intervals are not those of the formula."
+
+
+def rehearsed_coverage(at: Estimates) -> Array | None:
+    """Return the values (q,); None without rehearsals."""
+    of = at.replayed
+    return None if of is None else of.coverage
+
+
+MEASURE = Measure(
+    name="rehearsed_coverage",
+    meaning="Share of rehearsals in which the 90 % interval of the formula covers the rehearsed value.",
+    what_to_do="",
+    remedy="",
+    compute=rehearsed_coverage,
+    limits=dict.fromkeys(("formula", "rehearsals", "pool"), _UNJUDGED),
+    theory="rehearsals",
+    worst="smallest",
+    listed=("rehearsals",),
+)

@@ -1,0 +1,31 @@
+"""second_order: how much of an interval is due to the bending of an estimate with the released moments."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from iwbayes.analyst.calibration.measures.base import Estimates, Measure
+from iwbayes.arrays import Array
+
+_INCLUDED = "The interval includes it."
+
+
+def second_order(at: Estimates) -> Array | None:
+    """Return the share (q,) of the variance; None if the second-order term was not evaluated."""
+    part = at.meat.second_order_meat
+    if not part.any():
+        return None
+    own, total = (np.einsum("ij,jk,ik->i", at.bread, middle, at.bread) for middle in (part, at.meat.total))
+    return np.divide(own, total, out=np.full(len(own), np.nan), where=total > 0)
+
+
+MEASURE = Measure(
+    name="second_order",
+    meaning="Share of the variance that is of second order in the weights.",
+    what_to_do="",
+    remedy="",
+    compute=second_order,
+    limits=dict.fromkeys(("formula", "rehearsals", "pool"), _INCLUDED),
+    theory="the-sandwich-with-the-noise-in-it",
+    listed=(),
+)

@@ -1,0 +1,147 @@
+"""Noise-aware weights: weight draws from the posterior of a tilt, given the released noisy moments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from scipy.special import logsumexp
+
+from iwbayes.analyst.checks import Method, check_count, check_method, check_release
+from iwbayes.analyst.inference.nuts import check_sampler
+from iwbayes.analyst.inference.tilt_posterior import TiltPosterior, draw_tilts, row_noise
+from iwbayes.analyst.released_tilt import NOISE_AWARE, ReleasedTilt, is_noise_aware
+from iwbayes.arrays import Array
+from iwbayes.release import Release
+from iwbayes.weights import Weights
+
+
+def noise_aware_weights(
+    release: Release,
+    n_draws: int = 100,
+    *,
+    method: Method = "auto",
+    random_seed: int | np.random.Generator | None = None,
+    sampler: Mapping[str, Any] | None = None,
+) -> Weights:
+    """Draw weights from their posterior given the released noisy moments.
+
+    Each weight draw turns the synthetic rows into one plausible version of the private table. Under it, with total N,
+    the posterior of a model approximates the posterior from the private rows. The mixture over all weight draws is the
+    noise-aware posterior. Give the release these weights, ``dataclasses.replace(release, weights=weights)``, and pass
+    it to :func:`~iwbayes.fit`, :func:`~iwbayes.pool` or :func:`~iwbayes.calibrate`.
+
+    Parameters
+    ----------
+    release : Release
+        A release with tilt weights.
+    n_draws : int, default 100
+        Number of weight draws, at least 2. If it is more than twice the number of features, mean and covariance of the
+        tilt's coefficients are those of thousands of draws, and the width of the mixture hardly varies by chance. With
+        fewer, the part of the width that is due to noise has a relative standard error of ``1/sqrt(2 n_draws)``.
+    method : {"auto", "laplace", "nuts"}, default "auto"
+        How to draw the tilt's coefficients. "laplace" uses a Student-t proposal at the mode with Pareto-smoothed
+        importance weights, "nuts" uses PyMC's NUTS. "auto" uses "laplace", and switches to "nuts" if k-hat is 0.7 or
+        more. NUTS takes seconds; it may be needed if there are few private rows or much noise.
+    random_seed : int, numpy.random.Generator or None
+        Seed of the weight draws.
+    sampler : dict, optional
+        More arguments of ``pymc.sample`` for NUTS.
+
+    Returns
+    -------
+    Weights
+        `n_draws` weight draws with mean one, with the measurement of the release. Their ``method`` starts with
+        "noise-aware".
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the weights of the release do not come from a tilt with its measurement, or were changed since; if `n_draws`,
+        `method` or `sampler` is not one of the above.
+    RuntimeError
+        If the tilt's base or mode was not found, or if its posterior could not be sampled; see `method`.
+
+    Notes
+    -----
+    The released mean is m~ = m + zeta. Here m is the private rows' mean of the features phi, and Sigma is the
+    covariance of zeta. The tilt of the private rows has the posterior ``p(b | m~) prop. to N(m~; m(b), Sigma)
+    N(b; 0, tau^2 I)``, where m(b) is the mean of phi under the weights ``w0 exp(b.phi)``. The prior is that of the
+    released weights: tau is one in units of the synthetic standard deviation, and b = 0 is the base w0, the best guess
+    before the measurement. The base is ``w / exp(b.phi)`` with the released b. Noise that is not normal (the cube
+    mechanism's) enters by its covariance, as in the sandwich.
+
+    Sigma includes the privacy noise only, without H/N, the sampling of N rows: given b, a weight draw represents the
+    private sample, and the posterior of theta with total N includes that sampling. With J the curvature, C and H as in
+    `calibrate`, the mixture has the covariance ``J^-1/N + J^-1 C H^-1 Sigma H^-1 C' J^-1``. The sandwich has
+    ``J^-1 [C H^-1 (H/N + Sigma) H^-1 C' + sum p_i^2 r_i r_i'] J^-1``, with r_i the residual of the scores on phi. The
+    two agree if phi spans the scores and the model is right (J = C H^-1 C'). Otherwise they differ in two ways:
+
+    - The residual varies by Var(r)/N in the mixture and by Var(r)/ESS in the sandwich, because synthetic rows are a
+      sample as well. If their effective number ESS is below N, each weight draw therefore multiplies the rows by gamma
+      variables of mean one and variance 1 - ESS/N, and moves its tilt back to m(b). Var(r)/N then becomes Var(r)/ESS.
+    - The mixture uses J in place of the variance of the scores. If the model does not fit, such as Poisson for
+      overdispersed counts, the mixture is as narrow as the model's own posterior, and the sandwich is not.
+
+    In exchange, the mixture needs no linearisation, neither in the noise nor in theta.
+
+    Examples
+    --------
+    >>> from dataclasses import replace
+    >>> import iwbayes as iw
+    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
+    >>> private = iw.PrivateTable(people.frame, people.schema)
+    >>> noise = iw.SeededNoise(1)
+    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, noise=noise, random_seed=1)
+    >>> weights = iw.noise_aware_weights(release, n_draws=40, random_seed=1)
+    >>> weights.n_draws, len(weights)
+    (40, 10000)
+    >>> pooled = replace(release, weights=weights)
+    >>> idata = iw.fit("y ~ x + z", pooled, draws=250, random_seed=1, progressbar=False)
+    >>> idata["posterior"].attrs["calibration"]
+    'pool'
+    """
+    check_method(method)
+    options = check_sampler(sampler)
+    if check_count("n_draws", n_draws) < 2:
+        raise ValueError(f"n_draws must be 2 or more to show how weights vary; got {n_draws}. The default is 100.")
+    tilt = _tilt_to_draw(release)
+    rng = np.random.default_rng(random_seed)
+    own = release.weights
+    positive = np.isfinite(own.log_weights[0])
+    base, start = tilt.base_and_coefficients
+    posterior = TiltPosterior(tilt.features[positive], base[positive], tilt.value, tilt.noise)
+    b = draw_tilts(posterior, start, n_draws, method=method, sampler=options, rng=rng)
+    log_weights = np.full((n_draws, len(own)), -np.inf)
+    log_weights[:, positive] = _drawn_weights(posterior, b, 1 - own.ess / release.n_private, rng)
+    log_weights -= logsumexp(log_weights, axis=1, keepdims=True) - np.log(len(own))
+    return Weights(log_weights, NOISE_AWARE + own.method, own.steps, own.measurement)
+
+
+def _drawn_weights(posterior: TiltPosterior, b: Array, variance: float, rng: np.random.Generator) -> Array:
+    """Return log weights (draw, row) for coefficients (draw, k), with the sampling of synthetic rows if ESS < N."""
+    if variance <= 0:
+        return b @ posterior.phi.T + posterior.base
+    log_multipliers, moved = row_noise(posterior, b, variance, rng)
+    log_multipliers += moved @ posterior.phi.T + posterior.base
+    return log_multipliers
+
+
+def _tilt_to_draw(release: Any) -> ReleasedTilt:
+    """Return the tilt of a release; ValueError if its weights have no noisy moments, or are not the released ones."""
+    own = check_release(release).weights
+    if is_noise_aware(own, release):
+        raise ValueError("the weights of this release are noise-aware draws already. Pass the release to fit or pool.")
+    tilt = ReleasedTilt.of(release)
+    if tilt is None:
+        raise ValueError(
+            f"{own.method} weights come without a noisy mean of features, so weight draws cannot account for their "
+            "noise. Request a release with tilt weights."
+        )
+    if own.n_draws > 1 or own.steps:
+        what = f"{own.n_draws} draws" if own.n_draws > 1 else f"changed by {', '.join(own.steps)}"
+        raise ValueError(
+            f"the weights must be the released weights of a tilt; these are {what}. Pass the release as it was loaded."
+        )
+    return tilt

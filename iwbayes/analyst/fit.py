@@ -1,0 +1,243 @@
+"""fit(): a calibrated posterior from a formula and a release in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.calibration.calibrated import calibrated, groups_of
+from iwbayes.analyst.calibration.marks import verdict_attributes
+from iwbayes.analyst.calibration.noise_aware import noise_aware_weights
+from iwbayes.analyst.checks import Method, check_count, check_method, check_release
+from iwbayes.analyst.fit_record import fit_attributes
+from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler
+from iwbayes.analyst.regression.built_by_bambi import BuiltRegression, is_beyond
+from iwbayes.analyst.regression.regression_posterior import RegressionProblem
+from iwbayes.analyst.released_tilt import is_noise_aware
+from iwbayes.models.families import Family, FamilyName
+from iwbayes.release import Release
+from iwbayes.release.rehearsals import Rehearsals
+from iwbayes.tables.reference_levels import warn_of_rare_references
+
+#: With log_likelihood="auto", both log likelihood groups are stored if together they need at most this many bytes.
+LOG_LIKELIHOOD_LIMIT = 256 * 2**20
+#: How `fit` accounts for the noise in the weights.
+Calibration = Literal["auto", "formula", "rehearsals", "pool", "none"]
+
+
+def fit(
+    formula: str,
+    release: Release,
+    *,
+    family: FamilyName | Family | None = None,
+    method: Method = "auto",
+    priors: Mapping[str, Any] | None = None,
+    calibrate: Calibration = "auto",
+    rehearsals: Rehearsals | None = None,
+    draws: int = 1000,
+    chains: int = 4,
+    random_seed: int | np.random.Generator | None = None,
+    log_likelihood: bool | Literal["auto"] = "auto",
+    progressbar: bool = True,
+    sampler: Mapping[str, Any] | None = None,
+) -> arviz_compat.ArvizObject:
+    """Fit a weighted Bayesian regression to a release and calibrate its posterior.
+
+    Parameters
+    ----------
+    formula : str
+        ``response ~ terms`` in formulaic's syntax, for example ``"y ~ x + C(group) + poly(age, 2)"``; see
+        :func:`~iwbayes.models.design.build_design`. Formulas with ``offset(...)`` or group-specific
+        effects, ``(1|g)`` or ``(x|g)``, are passed to Bambi.
+    release : Release
+        Synthetic rows with their weights, as read by :func:`~iwbayes.load`.
+    family : {"bernoulli", "gaussian", "categorical", "poisson", "negativebinomial", "t", ...}, optional
+        Distribution of the response. By default it follows from the declared type of the response column: bernoulli
+        for `Binary` or two levels, categorical for more levels, gaussian for `Real` and for expressions of columns.
+        For an `Integer` response it must be given, because whole numbers may be counts or measurements. Bambi builds
+        the families "negativebinomial", "t" (Student), "gamma" (log link), "cumulative" (ordinal, levels declared from
+        low to high) and "binomial" (response ``p(successes, trials)``); install ``iwbayes[bambi]`` for them.
+    method : {"auto", "laplace", "nuts"}, default "auto"
+        "laplace": draw from a Student-t proposal at the mode, with Pareto-smoothed importance weights. If k-hat is 0.7
+        or more, the proposal is adapted to its draws for a few rounds. "nuts": PyMC's NUTS sampler. "auto": "laplace"
+        if its k-hat is below 0.7 (below 0.5 for an adapted proposal), otherwise "nuts".
+    priors : dict of str to distribution, optional
+        Priors that replace default priors, by the name of the coefficient: ``{"age": pm.Normal.dist(0, 1)}``. See
+        :func:`~iwbayes.analyst.regression.model.regression` for the defaults. For a model that Bambi builds, pass
+        ``bambi.Prior`` objects.
+    calibrate : {"auto", "formula", "rehearsals", "pool", "none"}, default "auto"
+        How intervals account for the noise in the weights.
+
+        - "formula": move the draws to a calibrated posterior with a sandwich covariance that includes this noise.
+        - "rehearsals": use standard deviations from replays of the release instead. They include errors that no formula
+          describes.
+        - "pool": draw the weights from their posterior and mix the posteriors under these weight draws; see
+          :func:`~iwbayes.noise_aware_weights`.
+        - "none": return the draws of the weighted posterior. Its intervals treat the weights as exact.
+        - "auto": "rehearsals" if `rehearsals` is given, "pool" if the release has weights from
+          :func:`~iwbayes.noise_aware_weights`, otherwise "formula".
+    rehearsals : Rehearsals, optional
+        Rehearsals of this release, from :func:`~iwbayes.rehearse`.
+    draws : int, default 1000
+        Number of draws per chain.
+    chains : int, default 4
+        Number of chains. The chains of "laplace" are independent draws.
+    random_seed : int, numpy.random.Generator or None
+        Seed or generator. The same integer gives the same result.
+    log_likelihood : bool or "auto", default "auto"
+        Whether to store the groups ``log_likelihood`` and ``log_likelihood_weighted`` of all rows used. "auto" stores
+        them if both together need at most 256 MiB (16 bytes x chains x draws x rows).
+    progressbar : bool, default True
+        Whether to show PyMC's progress bar.
+    sampler : dict, optional
+        Further arguments of ``pymc.sample`` for "nuts", for example ``{"tune": 1000}``; ``init`` and ``nuts_sampler``
+        are not allowed. NUTS starts at the mode and scales by the curvature there, so it needs fewer tuning steps than
+        usual: 500, or 200 per weight draw if there are several. After 30 s it warns if sampling will take long.
+        Sampling stops after ``max_seconds`` (600 by default) or when it is interrupted. It then warns and returns the
+        draws so far, repeated to fill the result.
+
+    Returns
+    -------
+    arviz.InferenceData or xarray.DataTree
+        With these groups:
+
+        - ``posterior``: coefficients, named as Bambi names them. Its attributes record ``formula``, ``family``,
+          ``method``, ``total``, ``weights``, ``weight_draws`` (number of weight draws), ``calibration`` (method of the
+          calibration, or "none") and ``verdict``. For rows with missing cells in the columns used, ``rows_left_out`` is
+          their number and ``share_left_out`` their share of the weights. Further attributes are digests of the weights
+          used and of the weights of the release, and the ``design`` that :func:`~iwbayes.predictions` needs.
+        - ``sample_stats``: statistics of the draws before calibration. ``lp`` is the log density up to a constant. NUTS
+          adds its own statistics. If the weight draws use both methods, only ``lp`` and ``diverging`` are stored.
+          ``weight_draw`` is the weight draw behind each draw, if there are several. The attributes ``pareto_k``,
+          ``importance_ess`` and ``n_proposals`` describe the importance sampling, at the worst weight draw.
+        - ``observed_data``: the response of the rows used.
+        - ``calibration``: the record of the calibration, if there was one, and ``influence``: matrices by which
+          :func:`~iwbayes.predictions` and other quantities are judged.
+        - ``log_likelihood`` and ``log_likelihood_weighted`` (by the averaged weights), if stored.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is invalid, or if arguments contradict each other.
+    RuntimeError
+        If the mode was not found, if k-hat is 0.7 or more with method="laplace", or if NUTS stopped before its first
+        draw.
+
+    Warns
+    -----
+    UserWarning
+        If rows, levels or columns are left out (see :func:`~iwbayes.models.design.build_design`), if the
+        level with which a column's other levels are compared is rare, or if NUTS takes long or was stopped.
+    CalibrationWarning
+        If the intervals are outside the domain in which simulations showed that the calibration works.
+
+    See Also
+    --------
+    diagnose : Check whether the intervals of the result can be trusted.
+    regression : Build the same model in PyMC.
+
+    Notes
+    -----
+    Models that Bambi builds use all rows of the release, predictors that are not centred, and centred group-specific
+    effects; :func:`~iwbayes.analyst.regression.model.regression` returns such a model. They are sampled in the same
+    way as other models, except that NUTS samples models with scales of group-specific effects.
+
+    Identical rows are merged, and gaussian rows are replaced by their weighted Gram matrix. Neither changes the
+    posterior. Calibration maps the draws linearly, in unconstrained space (sigma on the log scale), to the mean and
+    covariance of the calibrated posterior. Theory: docs/theory.md.
+
+    If there are several weight draws, the posterior under each one is calibrated with the sandwich covariance of the
+    rows, and the result is their mixture. Its covariance is the mean of the covariances plus the covariance of the
+    means. Its intervals account for the noise in the weights only as far as the weight draws vary because of it, so the
+    record says "not calibrated". Noise-aware weights need no sandwich covariance: their mixture accounts for all of
+    the noise.
+
+    References
+    ----------
+    Ghalebikesabi et al., Mitigating statistical bias within differentially private synthetic data, UAI 2022 (weighted
+    posteriors); Vehtari, Simpson, Gelman, Yao & Gabry, Pareto smoothed importance sampling, JMLR 25
+    (2024) (k-hat).
+
+    Examples
+    --------
+    Seeded noise makes the example repeatable. Private data need the default noise.
+
+    >>> import iwbayes as iw
+    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
+    >>> private = iw.PrivateTable(people.frame, people.schema)
+    >>> noise = iw.SeededNoise(1)
+    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, noise=noise, random_seed=1)
+    >>> idata = iw.fit("y ~ x + z", release, draws=500, random_seed=1, progressbar=False)
+    >>> list(idata["posterior"].data_vars)
+    ['Intercept', 'x', 'z']
+    >>> idata["posterior"].attrs["verdict"]
+    'calibrated'
+    """
+    check_release(release)
+    _check_options(method, draws, chains, log_likelihood, calibrate)
+    how = how_to_calibrate(calibrate, rehearsals, release)
+    settings = SamplingSettings(chains, draws, method, {"progressbar": progressbar, **check_sampler(sampler)})
+    rng = np.random.default_rng(random_seed)
+    weights = release.weights
+    if how == "pool" and not is_noise_aware(weights, release):
+        weights = noise_aware_weights(release, random_seed=rng)
+    regression: RegressionProblem | BuiltRegression
+    if is_beyond(formula, family):
+        regression = BuiltRegression.of(formula, release, family, priors, weights)
+    else:
+        regression = RegressionProblem.of(formula, release, family, priors, weights)
+    found = calibrated(
+        regression.posterior, release, how, settings, rng,
+        weights=weights, rehearsals=rehearsals, formula=lambda: regression.measurable,
+        sampled=regression.sampled(settings, rng),
+    )  # fmt: skip
+    groups = groups_of(regression.posterior, found, release, weights) | {"observed_data": regression.observed}
+    warn_of_rare_references(release.synthetic, weights.values, regression.posterior.names)
+    size = 16 * chains * draws * regression.n_rows
+    if log_likelihood is True or (log_likelihood == "auto" and size <= LOG_LIKELIHOOD_LIMIT):
+        groups |= regression.log_likelihoods(groups["posterior"], found.theta)
+    attrs = fit_attributes(release, weights, formula=formula, family=regression.family, method=found.method)
+    attrs |= regression.attributes | verdict_attributes(found.record)
+    groups["posterior"].attrs.update(attrs)
+    return arviz_compat.make(groups, attrs)
+
+
+def how_to_calibrate(
+    asked: Calibration, rehearsals: Rehearsals | None, release: Release
+) -> Literal["formula", "rehearsals", "pool", "none"]:
+    """Return the source of the intervals, and raise if it contradicts the other arguments."""
+    if rehearsals is None:
+        if asked == "rehearsals":
+            raise ValueError(
+                "calibrate='rehearsals' needs rehearsals of the release; got None. Run rehearsals = "
+                "iwbayes.rehearse(release) once for all models, and pass rehearsals=rehearsals."
+            )
+        if asked == "auto":
+            return "pool" if is_noise_aware(release.weights, release) else "formula"
+        return asked
+    if not isinstance(rehearsals, Rehearsals):
+        raise TypeError(
+            f"rehearsals must be a Rehearsals; got {type(rehearsals).__name__}. Use iwbayes.rehearse(release)."
+        )
+    if asked not in ("auto", "rehearsals"):
+        raise ValueError(
+            f"rehearsals must be omitted with calibrate={asked!r}, which does not use them. Pass one of the two."
+        )
+    rehearsals.check(release)
+    return "rehearsals"
+
+
+def _check_options(method: str, draws: int, chains: int, log_likelihood: Any, calibrate: Any) -> None:
+    check_method(method)
+    check_count("draws", draws)
+    check_count("chains", chains)
+    if log_likelihood not in (True, False, "auto"):
+        raise ValueError(f"log_likelihood must be True, False or 'auto'; got {log_likelihood!r}.")
+    if not isinstance(calibrate, str) or calibrate not in get_args(Calibration):
+        raise ValueError(
+            f"calibrate must be one of {list(get_args(Calibration))}; got {calibrate!r}. Use 'auto', or 'none' to get "
+            "the draws of the weighted posterior without calibration."
+        )

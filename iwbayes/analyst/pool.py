@@ -1,0 +1,221 @@
+"""pool(): the noise-aware posterior of a PyMC model by sampling, also for models without a sandwich covariance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.calibration.calibrated import calibrated, groups_of, pool_record
+from iwbayes.analyst.calibration.marks import mark_uncalibrated, warn_outside_domain
+from iwbayes.analyst.calibration.noise_aware import noise_aware_weights
+from iwbayes.analyst.calibration.record import calibration_groups
+from iwbayes.analyst.checks import Method, check_count, check_method, check_pool_total, check_release, grows_with_rows
+from iwbayes.analyst.fit_record import weights_digest
+from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler, sample_model
+from iwbayes.analyst.inference.weight_draws import ComponentAssignment
+from iwbayes.analyst.released_tilt import is_noise_aware
+from iwbayes.arrays import Array
+from iwbayes.release import Release
+from iwbayes.weights import Weights
+
+if TYPE_CHECKING:
+    import pymc as pm
+
+# Draws per chain of a first run, if there is no mode: they show location and width of the posteriors.
+_FIRST_DRAWS = 500
+
+
+def pool(
+    model: pm.Model,
+    release: Release,
+    *,
+    n_draws: int = 100,
+    draws: int = 1000,
+    chains: int = 4,
+    method: Method = "auto",
+    random_seed: int | np.random.Generator | None = None,
+    sampler: Mapping[str, Any] | None = None,
+) -> arviz_compat.ArvizObject:
+    """Sample the noise-aware posterior of a weighted PyMC model.
+
+    The function draws weights from their posterior given the released noisy moments, samples the model's posterior
+    under each weight draw, and mixes the draws in equal parts. This integrates the privacy noise out, while
+    :func:`~iwbayes.calibrate` moves draws by a formula.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        A model from :func:`~iwbayes.reweight` with ``total=release.n_private``; it is not changed.
+    release : Release
+        A release with tilt weights, or with noise-aware weights; the latter determine the number of weight draws.
+    n_draws : int, default 100
+        Number of weight draws; see :func:`~iwbayes.noise_aware_weights`.
+    draws : int, default 1000
+        Draws in each chain of the result.
+    chains : int, default 4
+        Number of chains. In each chain the weight draws alternate at random. Each weight draw is sampled in every
+        chain, so convergence between chains can be assessed as usual.
+    method : {"auto", "laplace", "nuts"}, default "auto"
+        How to sample the posterior under each weight draw. "laplace" uses a Student-t proposal at its mode with
+        Pareto-smoothed importance weights, "nuts" uses PyMC's NUTS. "auto" uses "laplace", and switches to "nuts" if
+        there is no mode or k-hat is 0.7 or more.
+    random_seed : int, numpy.random.Generator or None
+        Seed of the weight draws and of the sampler.
+    sampler : dict, optional
+        More arguments of ``pymc.sample`` for NUTS, such as ``{"tune": 500}``.
+
+    Returns
+    -------
+    arviz.InferenceData or xarray.DataTree
+        Groups ``posterior`` (with deterministics), ``sample_stats``, ``observed_data`` and
+        ``calibration`` with method "pool" (see `calibrate`). In ``calibration``, ``sd_weighted`` is the standard
+        deviation within weight draws, and ``sd_between`` that of the means over weight draws. In ``sample_stats``,
+        ``weight_draw`` is the index of the weight draw behind each draw. Its attribute ``pareto_k`` is the largest
+        k-hat, if importance sampling was tried; ``divergences`` counts those of all runs of NUTS.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is invalid; if the weights have no measurement of features; if the model has no weights, a
+        different total or number of rows, or free variables that grow with the rows.
+    RuntimeError
+        With method="laplace", if the mode was not found or k-hat is 0.7 or more; see `noise_aware_weights` as well.
+
+    Warns
+    -----
+    CalibrationWarning
+        If the fit is outside the domain in which intervals cover as often as they claim. The message states the number,
+        its threshold and the next step. Without a mode or with discrete variables, we cannot check
+        whether the features span the statistics that the estimates use; the verdict is then always "not calibrated".
+
+    Notes
+    -----
+    :func:`~iwbayes.noise_aware_weights` explains why this is the posterior, and how it differs from `calibrate`.
+    Nothing is linearised, so hierarchical models without a mode and models with discrete variables can be pooled. The
+    latter use the step methods that PyMC chooses.
+
+    Free variables that grow with the rows (effects of single rows, imputed values) are rejected. A weight multiplies
+    the likelihood of its row, but the prior of the row's own variable would count once for each synthetic row instead
+    of each private one, and hyperparameters would have the wrong posterior.
+
+    NUTS runs once for each weight draw. To save time, pass a short ``tune`` in `sampler`, or use fewer weight draws. If
+    there is no mode, a first run finds location and width of the posteriors. The log density is compiled once, unless
+    there are discrete variables.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> import iwbayes as iw
+    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
+    >>> private = iw.PrivateTable(people.frame, people.schema)
+    >>> noise = iw.SeededNoise(1)
+    >>> release = iw.publish(private, epsilon=2.0, delta=1e-6, n_synthetic=4000, noise=noise, random_seed=1)
+    >>> rows = release.synthetic.frame
+    >>> with pm.Model() as model:
+    ...     slopes = pm.Normal("slopes", 0, 2, shape=3)
+    ...     y = pm.Bernoulli("y", logit_p=slopes[0] + slopes[1] * rows["x"] + slopes[2] * rows["z"], observed=rows["y"])
+    >>> weighted = iw.reweight(model, release)
+    >>> idata = iw.pool(weighted, release, n_draws=40, draws=250, random_seed=1)
+    >>> idata["calibration"].attrs["method"]
+    'pool'
+    """
+    check_method(method)
+    settings = SamplingSettings(
+        check_count("chains", chains), check_count("draws", draws), method, check_sampler(sampler)
+    )
+    rng = np.random.default_rng(random_seed)
+    check_release(release)
+    discrete = _check_pooled_model(model, release, method)
+    weights = release.weights
+    if not is_noise_aware(weights, release):
+        weights = noise_aware_weights(release, n_draws, random_seed=rng)
+    from iwbayes.analyst.inference.model_posterior import ModelPosterior
+    from iwbayes.analyst.weighting.observed_variables import observed_dataset
+
+    if discrete:
+        groups = _by_runs(model, weights, release, settings, rng)
+    else:
+        terms = ModelPosterior(model)
+
+        def first_run() -> Array:
+            return terms.unconstrain(sample_model(model, settings, _FIRST_DRAWS, rng))
+
+        found = calibrated(terms, release, "pool", settings, rng, weights=weights, first_run=first_run)
+        groups = groups_of(terms, found, release, weights)
+    groups["posterior"] = groups["posterior"].assign_attrs(
+        weights="noise-aware", weights_digest=weights_digest(weights), release_digest=weights_digest(release.weights)
+    )
+    return arviz_compat.make(groups | {"observed_data": observed_dataset(model)})
+
+
+def _by_runs(
+    model: Any, weights: Weights, release: Release, settings: SamplingSettings, rng: np.random.Generator
+) -> dict[str, xr.Dataset]:
+    """Build the groups of the result by a run of PyMC's sampler for each weight draw."""
+    assignment = ComponentAssignment.random(weights.n_draws, settings.chains, settings.draws, rng)
+    each = _swapped(model, weights.draw_values * (release.n_private / len(weights)), settings, assignment.n_each, rng)
+    first, grid = each[0], {"chain": np.arange(settings.chains), "draw": np.arange(settings.draws)}
+    variables = {
+        name: (first[name].dims, assignment.take([one[name].to_numpy() for one in each])) for name in first.data_vars
+    }
+    posterior = xr.Dataset(variables, coords={**first.coords, **grid})
+    flat = arviz_compat.scalars(posterior[[rv.name for rv in model.free_RVs]])
+    theta = np.stack(list(flat.values()), axis=1)
+    record = pool_record(list(flat), theta, assignment.part.ravel(), weights.n_draws, release, None)
+    warn_outside_domain(record, stacklevel=4)
+    divergences = sum(one.attrs["divergences"] for one in each)
+    statistics = xr.Dataset({"weight_draw": (("chain", "draw"), assignment.part)}, grid, {"divergences": divergences})
+    return {"posterior": mark_uncalibrated(posterior, record), "sample_stats": statistics, **calibration_groups(record)}
+
+
+def _swapped(
+    model: Any, weights: Array, settings: SamplingSettings, n_each: int, rng: np.random.Generator
+) -> list[xr.Dataset]:
+    """Sample a model with discrete variables under each weight vector, then restore its weights."""
+    import pymc as pm
+
+    from iwbayes.analyst.weighting.reweight import weights_data
+
+    old, found = weights_data(model, zeros=not np.all(weights > 0)), []
+    try:
+        for own in weights:
+            pm.set_data(dict.fromkeys(old, own), model=model)
+            found.append(sample_model(model, settings, n_each, rng, n_runs=len(weights)))
+    finally:
+        pm.set_data(old, model=model)
+    return found
+
+
+def _check_pooled_model(model: Any, release: Release, method: str) -> bool:
+    """Raise unless a model can be pooled, before anything is sampled; return whether it has discrete variables."""
+    import pymc as pm
+
+    from iwbayes.analyst.weighting.release_rows import check_weighted_rows
+    from iwbayes.analyst.weighting.reweight import common_weights, is_weighted
+
+    if not isinstance(model, pm.Model):
+        raise TypeError(f"model must be a PyMC model; got {type(model).__name__}. Use reweight(model, release).")
+    check_weighted_rows(model, release)
+    total = float(common_weights(model, [rv for rv in model.observed_RVs if is_weighted(rv)]).sum())
+    remedy = "Use reweight(model, release.weights, total=release.n_private)."
+    check_pool_total(total, release.n_private, remedy)
+    n_rows = len(release.synthetic)
+    point = model.initial_point(0)
+    for rv in model.free_RVs:
+        shape = np.shape(point[model.rvs_to_values[rv].name])
+        if grows_with_rows(rv.name, shape, n_rows):
+            raise ValueError(
+                f"the free variable {rv.name!r} ({int(np.prod(shape))} values) grows with the rows. Its prior would "
+                f"count for {n_rows} synthetic rows, and the likelihood for {release.n_private} private ones. "
+                "Marginalise row-level variables out."
+            )
+    discrete = [var.name for var in model.discrete_value_vars]
+    if discrete and method == "laplace":
+        raise ValueError(
+            f"discrete variables ({', '.join(discrete)}) have no mode, which method='laplace' needs. Use method='nuts'."
+        )
+    return bool(discrete)

@@ -1,0 +1,101 @@
+"""model(): describe an analysis model by a formula or a function, so that a release can be made for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, overload
+
+import pandas as pd
+
+from iwbayes.features.scores import ScoreModel
+from iwbayes.models.families import FamilyName
+from iwbayes.models.regression_scores import RegressionModel
+
+
+@overload
+def model(model: str, *, family: FamilyName | None = None, name: None = None) -> RegressionModel: ...
+@overload
+def model(model: Callable[[pd.DataFrame], Any], *, family: None = None, name: str | None = None) -> ScoreModel: ...
+def model(
+    model: str | Callable[[pd.DataFrame], Any], *, family: FamilyName | None = None, name: str | None = None
+) -> ScoreModel:
+    """Describe an analysis model, so that a release can be made for it.
+
+    Pass the result in ``for_models`` of :func:`~iwbayes.publish`. The release then measures the scores of this model,
+    which are the gradients of the log likelihood of each row. The estimates of the model depend on little else, so they
+    are accurate and their intervals can be calibrated.
+
+    Parameters
+    ----------
+    model : str or callable
+        Either the formula of a regression, with a response and polynomials of columns, such as ``"y ~ a + b"``. Or a
+        function that takes a pandas.DataFrame of synthetic rows and returns a `pymc.Model` or a Bambi model with one
+        log density per row. The function is called with synthetic rows only. Later, the scores of private rows are
+        computed with the same graph: each copy of a single column in the model (``pm.Data`` or a constant) is replaced
+        by this column of the private rows. Other values computed from the frame, for example a mean, stay public
+        constants. So compute products and other functions of several columns inside the model.
+    family : {"bernoulli", "gaussian", "categorical", "poisson"}, optional
+        Family of a formula. By default it follows from the declared type of the response column, as in
+        :func:`~iwbayes.fit`. Not allowed with a function.
+    name : str, optional
+        Name of a function, by default its ``__name__``. The release records the names of the models that it was made
+        for. Not allowed with a formula, whose name is the formula itself.
+
+    Returns
+    -------
+    ScoreModel
+        A description of the model, with attribute ``name``.
+
+    Raises
+    ------
+    TypeError
+        If `model` is neither a formula nor a function.
+    ValueError
+        If `family` is given with a function, or `name` with a formula. Models that do not match the columns of the
+        schema are refused later by :func:`~iwbayes.publish`, before any budget is charged.
+
+    Notes
+    -----
+    The scores of a PyMC model are gradients with respect to its unconstrained parameters. They are computed from the
+    graph of a single row, which is repeated over the rows, so no operation can combine two rows. Operations that call
+    Python functions are refused, and operations that may fail for the cells of some rows, such as ``pt.arange`` of a
+    cell. A row outside the model's domain, for example with an index that no parameter has, counts as clipped, as rows
+    do whose scores are not finite. A release stores the name of a function but not the function, so pass the same
+    models to :func:`~iwbayes.rehearse`.
+
+    The stages are derived in "In stages" on the theory page.
+
+    Examples
+    --------
+    >>> import iwbayes as iw
+    >>> iw.model("visits ~ age + income", family="poisson")
+    RegressionModel(formula='visits ~ age + income', family='poisson')
+
+    >>> import pymc as pm
+    >>> def counts(frame):
+    ...     with pm.Model() as built:
+    ...         age = pm.Data("age", frame["age"])
+    ...         slope, alpha = pm.Normal("slope", 0, 1), pm.Exponential("alpha", 1)
+    ...         pm.NegativeBinomial("visits", pm.math.exp(slope * age), alpha, observed=frame["visits"])
+    ...     return built
+    >>> iw.model(counts).name
+    'counts'
+    """
+    if isinstance(model, str):
+        if name is not None:
+            raise ValueError(
+                f"name must be omitted for a formula, which is its own name; got name={name!r} with {model!r}."
+            )
+        return RegressionModel(model, family)
+    if not callable(model):
+        raise TypeError(
+            f"model must be a formula or a function from a data frame to a pymc.Model; got {type(model).__name__}. If "
+            "you have a pymc.Model, write a function that builds it from a data frame."
+        )
+    if family is not None:
+        raise ValueError(
+            f"family must be omitted for a function; got family={family!r}. The function itself defines the likelihood."
+        )
+    from iwbayes.analyst.inference.model_scores import PyMCModel
+
+    return PyMCModel(model, getattr(model, "__name__", type(model).__name__) if name is None else name)

@@ -1,1 +1,0 @@
-"""Weight estimators. All implement the protocol `iwbayes.curator.protocols.WeightEstimator`."""

@@ -1,1 +1,0 @@
-"""TiltWeights (the default weight estimator), StagedTilt, and their parts."""

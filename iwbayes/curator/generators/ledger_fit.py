@@ -1,0 +1,121 @@
+"""Shared base of all generators: check the settings, charge the ledger, then learn."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from iwbayes.curator.privacy.ledger import Ledger
+from iwbayes.curator.protocols import PublicFacts, check_rows_at_hand
+from iwbayes.statement import Event
+from iwbayes.tables import PrivateTable
+
+Fitted = TypeVar("Fitted")
+
+
+class LedgerFit(Generic[Fitted]):
+    """Base class of generators: `fit` checks everything, charges the ledger, and only then learns."""
+
+    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
+        """Return the events that `fit` will charge to the ledger.
+
+        Parameters
+        ----------
+        facts : PublicFacts
+            Schema, number of rows and adjacency. No private row is needed.
+        epsilon : float
+            The generator's part of the budget, above 0.
+        delta : float, default 0.0
+            The generator's part of the budget, in [0, 1).
+
+        Returns
+        -------
+        tuple of Event
+            One event for each use of the private rows, in the order in which they are charged.
+        """
+        raise NotImplementedError
+
+    def _prepare(self) -> None:
+        """Raise an error if torch or the device is missing."""
+
+    def _learn(self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float) -> Fitted:
+        """Learn from the private rows. The charged account ``ledger`` provides the noise."""
+        raise NotImplementedError
+
+    def fit(self, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0) -> Fitted:
+        """Learn from the private rows and register the fitted generator with the ledger.
+
+        Parameters
+        ----------
+        private : PrivateTable
+            The private rows, with their schema.
+        ledger : Ledger
+            Budget of these rows. The full cost is charged before any noise is drawn.
+        epsilon : float
+            The generator's part of the budget, above 0.
+        delta : float, default 0.0
+            The generator's part of the budget. It must be above 0 if the generator uses Gaussian noise only (its
+            ``pure`` is False).
+
+        Returns
+        -------
+        FittedGenerator
+            A new, public object. Its ``sample`` method draws synthetic rows.
+
+        Raises
+        ------
+        BudgetExceeded
+            If the cost does not fit in the ledger. No noise is drawn.
+        ValueError
+            If the budget or the schema does not fit the settings, or if the table and the ledger protect different
+            units (rows or users). Nothing is charged.
+        ModuleNotFoundError
+            If the generator trains in torch and torch is not installed.
+        RuntimeError
+            If the training diverged. The charge stays in the ledger.
+        """
+        self._prepare()
+        facts = PublicFacts.of(private, None, ledger)
+        check_rows_at_hand(self, private)
+        events = self.events(facts, epsilon=epsilon, delta=delta)
+        account = ledger.charge_release(*events, delta=delta)
+        fitted: Any = self._learn(private, account, facts, float(epsilon), float(delta))
+        account._register(fitted.fingerprint())
+        return fitted  # type: ignore[no-any-return]
+
+
+def is_whole(value: Any) -> bool:
+    """Tell whether a setting is a whole number; True and False are not."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def check_whole(settings: object, **least: int) -> None:
+    """Raise ValueError for settings that are not integers (or tuples of integers) of at least the given minimum.
+
+    None passes if it is the default.
+    """
+    for name, smallest in least.items():
+        value, optional = getattr(settings, name), getattr(type(settings), name, 0) is None
+        parts = value if isinstance(value, tuple) else (value,)
+        if (value is None and optional) or (parts and all(is_whole(part) and part >= smallest for part in parts)):
+            continue
+        what = "whole numbers" if isinstance(value, tuple) else "a whole number"
+        also = ", or None" if name == "random_seed" else ""
+        raise ValueError(f"{name} must be {what} of at least {smallest}{also}; got {value!r}.")
+
+
+def check_positive(settings: object, *names: str) -> None:
+    """Raise ValueError for settings that are not positive and finite. None passes if it is the default."""
+    for name in names:
+        value = getattr(settings, name)
+        if not (value is None and getattr(type(settings), name) is None) and not 0 < value < math.inf:
+            raise ValueError(f"{name} must be positive and finite; got {value!r}.")
+
+
+def check_sample_size(n: int) -> int:
+    """Return the number of rows to draw. Raise ValueError if it is not an integer of at least 1."""
+    if not is_whole(n) or n < 1:
+        raise ValueError(f"n must be a whole number of at least 1; got {n!r}.")
+    return int(n)

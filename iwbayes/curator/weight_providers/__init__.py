@@ -1,0 +1,1 @@
+"""Weight providers. All implement the protocol `iwbayes.curator.protocols.WeightProvider`."""

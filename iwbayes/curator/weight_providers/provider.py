@@ -1,0 +1,169 @@
+"""Shared base of all weight providers: check, charge the ledger, make the weights, register them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier
+from iwbayes.curator.privacy.declared import admit, owed_events
+from iwbayes.curator.privacy.ledger import Ledger
+from iwbayes.curator.privacy.mechanisms import VECTOR_MECHANISMS, Noisy
+from iwbayes.curator.protocols import PublicFacts, check_rows_at_hand
+from iwbayes.distributions import DISTRIBUTIONS
+from iwbayes.statement import Event
+from iwbayes.tables import PrivateTable, SyntheticTable
+from iwbayes.weights import Weights
+
+
+@dataclass(frozen=True)
+class OpenFit:
+    """A fit whose tables, ledger and budget have been checked. Nothing has been charged yet."""
+
+    private: PrivateTable
+    synthetic: SyntheticTable
+    ledger: Ledger
+    facts: PublicFacts
+    epsilon: float
+    delta: float
+    events: tuple[Event, ...] = ()
+
+    def pay(self) -> Ledger:
+        """Charge the fit, and the declared cost of synthetic rows from outside. Return the account for the noise.
+
+        Call it once, after all checks.
+        """
+        account = self.ledger.charge_release(*self.events, delta=self.delta)
+        admit(self.synthetic, account)
+        return account
+
+
+class Provider:
+    """Base class of weight providers. Subclasses define settings and `events`, and make the weights in `_weigh`."""
+
+    #: Name of the noise mechanism, for weight providers that draw noise.
+    mechanism: str
+
+    @property
+    def label(self) -> str:
+        """Name of the weight provider's event in the statement."""
+        return type(self).__name__
+
+    @property
+    def pure(self) -> bool:
+        """Whether `fit` accepts delta 0."""
+        return self.mechanism not in ("gaussian", "dp-sgd")
+
+    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
+        """Return the events that `fit` will charge to the ledger.
+
+        Parameters
+        ----------
+        facts : PublicFacts
+            Schema, numbers of rows and adjacency. No private row is needed.
+        epsilon : float
+            The weight provider's part of the budget, above 0.
+        delta : float, default 0.0
+            The weight provider's part of the budget, in [0, 1).
+
+        Returns
+        -------
+        tuple of Event
+            One event for each use of the private rows, in the order in which they are charged.
+        """
+        raise NotImplementedError
+
+    def fit(
+        self, private: PrivateTable, synthetic: SyntheticTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0
+    ) -> Weights:
+        """Charge the ledger, then compute weights of the synthetic rows.
+
+        Parameters
+        ----------
+        private : PrivateTable
+            The private rows.
+        synthetic : SyntheticTable
+            The synthetic rows to weight, under the same schema.
+        ledger : Ledger
+            Budget of the private rows. The full cost is charged before any noise is drawn.
+        epsilon : float
+            The weight provider's part of the budget, above 0.
+        delta : float, default 0.0
+            The weight provider's part of the budget. It may be 0 if the weight provider is ``pure``.
+
+        Returns
+        -------
+        Weights
+            One weight per synthetic row, with mean one. There is one weight draw, unless the settings request more.
+
+        Raises
+        ------
+        BudgetExceeded
+            If the cost does not fit in the ledger. No noise is drawn.
+        ValueError
+            If the schemas differ, if the budget is invalid, if Gaussian noise is requested with delta 0, or for a
+            reason described in the class. Nothing is charged.
+        """
+        weights = self._weigh(self._open(private, synthetic, ledger, epsilon, delta))
+        # register the digest, so that these weights can be the base of other weights
+        source = weights.fingerprint()
+        ledger._register(source)
+        return weights._from_source(source)
+
+    def _weigh(self, fit: OpenFit) -> Weights:
+        """Run the last checks, charge the ledger by ``fit.pay()``, and make the weights."""
+        raise NotImplementedError
+
+    def _open(
+        self, private: PrivateTable, synthetic: SyntheticTable, ledger: Ledger, epsilon: float, delta: float
+    ) -> OpenFit:
+        """Check tables, ledger and budget before a private row is read and before anything is charged."""
+        fit = OpenFit(private, synthetic, ledger, PublicFacts.of(private, synthetic, ledger), epsilon, delta)
+        check_rows_at_hand(self, private)
+        self._before(fit)
+        events = (*owed_events(synthetic, ledger), *self.events(fit.facts, epsilon=epsilon, delta=delta))
+        if events:
+            ledger.check(*events, delta=delta)
+        return replace(fit, events=events)
+
+    def _before(self, fit: OpenFit) -> None:
+        """Raise errors and give warnings that depend on settings and tables, before the ledger is used."""
+
+    def _event(self, epsilon: float, delta: float, label: str = "", count: int = 1) -> Event:
+        """Return the event of releasing ``count`` vectors with the mechanism's noise."""
+        gaussian = self.mechanism == "gaussian"
+        multiplier = gaussian_multiplier(epsilon, delta) if gaussian else None
+        own_delta = float(delta) if gaussian else 0.0
+        return Event(label or self.label, self.mechanism, float(epsilon), own_delta, multiplier, count)
+
+    def _noise(self, sensitivity: float, dim: int, *, epsilon: float, delta: float) -> Any:
+        """Return the distribution of the noise, given the sensitivity in the mechanism's norm."""
+        gaussian = self.mechanism == "gaussian"
+        scale = sensitivity * gaussian_multiplier(epsilon, delta) if gaussian else sensitivity / epsilon
+        return DISTRIBUTIONS[self.mechanism](scale, dim)
+
+    def _noisy(self, value: ArrayLike, mechanism: str, *, delta: float, **settings: Any) -> Noisy:
+        """Charge for a vector, then add noise. ``settings`` are for the mechanism; only Gaussian noise uses delta."""
+        settings = {"label": self.label, **settings, **({"delta": delta} if mechanism == "gaussian" else {})}
+        return VECTOR_MECHANISMS[mechanism](value, **settings)
+
+
+class FreeProvider(Provider):
+    """Base class of weight providers that cost nothing. They check the budget, so that an invalid one is reported."""
+
+    @property
+    def pure(self) -> bool:
+        """Always True: any delta is accepted, and none is used."""
+        return True
+
+    @property
+    def reads_blocks(self) -> bool:
+        """Always True: no private row is read."""
+        return True
+
+    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
+        """Return no event, because nothing is learned from private rows."""
+        check_budget(epsilon, delta)
+        return ()

@@ -1,0 +1,296 @@
+"""StagedTilt: a tilt to the mean scores of named models, in stages. Each stage starts from the previous weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from scipy.special import logsumexp
+
+from iwbayes.arrays import Array
+from iwbayes.curator.privacy.accounting import check_budget
+from iwbayes.curator.privacy.mechanisms import Budget, gaussian_parts
+from iwbayes.curator.protocols import PublicFacts
+from iwbayes.curator.weight_providers.exponential import tilt
+from iwbayes.curator.weight_providers.measuring import Tilt, TiltDesign
+from iwbayes.curator.weight_providers.provider import OpenFit
+from iwbayes.curator.weight_providers.tilt import TiltWeights
+from iwbayes.features import FeatureMap
+from iwbayes.features.scores import ColumnScores, RowScores, ScoreMap, ScoreModel
+from iwbayes.measurement import MEAN_OF_COLUMNS, MEAN_OF_FEATURES, Measurement, misfit_before_tilt
+from iwbayes.schema import Schema
+from iwbayes.statement import Event
+from iwbayes.tables import SyntheticTable
+from iwbayes.weights import Weights
+
+#: Share of each stage in the squared privacy parameter mu. The last stage determines the weights and gets most. The
+#: shares were chosen on ten real populations; `benchmarks/populations.py` shows results for other populations.
+STAGES = (0.05, 0.20, 0.15, 0.60)
+#: Number of stages, the first ones, that also measure the means of the columns that the models use. Scores do not
+#: contain the frequency of a level, nor how strongly predictors are related. If these are far off (say, a level five
+#: times too frequent), later steps have the wrong length.
+COLUMN_STAGES = 2
+#: The products of the columns are measured as well if the noise standard deviation of a coordinate in the last of these
+#: stages is at most this. With more noise, the curvature would be outside its limits (see `curvature_error`), and the
+#: many products would only take budget from the scores.
+PRODUCT_NOISE = 0.2
+#: Largest number of columns and products, because each is a number per synthetic row while a stage is measured.
+MOST_PRODUCTS = 500
+#: The clip bound is as large as possible while the noise of a mean is below `NOISE_PART` times the sampling error of
+#: the private rows. `BOUND_RANGE` limits it, in multiples of the 95 % quantile of the synthetic norms.
+NOISE_PART, BOUND_RANGE = 0.5, (1.1, 2.5)
+
+
+@dataclass(frozen=True)
+class StagedTilt(Tilt):
+    """Weights that tilt the synthetic rows to the noisy mean scores of named models, in four stages.
+
+    Each stage has three steps:
+
+    1. Fit the models to the synthetic rows, with the weights of the previous stages.
+    2. Measure the mean of the models' scores at these modes over the private rows, with noise. This gives p numbers for
+       p parameters. The scores are whitened by the weighted synthetic rows, and clipped.
+    3. Tilt the weights of the previous stage to the noisy mean, combined with the measurements of previous stages.
+
+    The error of a mode decreases from stage to stage, as in Newton's method. The last stage has most of the budget. The
+    first two stages also measure the means of the columns that the models use, and of the products of these columns if
+    the budget allows. Scores contain neither the frequency of a level nor how strongly predictors are related.
+
+    Parameters
+    ----------
+    models : sequence of ScoreModel
+        Models from `iwbayes.model`. The scores of all models are measured together.
+
+    Raises
+    ------
+    TypeError
+        If ``models`` is not a list of models.
+    ValueError
+        From `events` and `fit`, if a model does not fit the columns of the schema. Nothing is charged.
+
+    Notes
+    -----
+    The four stages use fixed shares of the squared privacy parameter mu: 5, 20, 15 and 60 %. All stages are charged
+    before the first noise is drawn. The clip bound and the scores of a stage depend only on synthetic rows and released
+    numbers. The scores of a private row depend on this row only. If they are not finite, they are replaced by zeros,
+    and the row counts as clipped.
+
+    If no model has a mode in a stage, the stage measures the columns instead, as `TiltWeights` does.
+
+    Theory: docs/theory.md#in-stages.
+
+    Examples
+    --------
+    >>> import iwbayes as iw
+    >>> facts = PublicFacts(iw.Schema(iw.Binary("y"), iw.Real("x", 0, 1)), n_private=1000, n_synthetic=5000)
+    >>> len(StagedTilt([iw.model("y ~ x")]).events(facts, epsilon=0.7, delta=1e-6))
+    4
+    """
+
+    mechanism = "gaussian"
+    #: Private rows are read block by block, once for each stage.
+    reads_blocks: ClassVar[bool] = True
+
+    models: Sequence[ScoreModel]
+
+    def __post_init__(self) -> None:
+        models = self.models
+        if isinstance(models, str) or not isinstance(models, Sequence) or not models:
+            got = type(models).__name__ if models else "an empty one"
+            raise TypeError(f"models must be a list of models, such as [iwbayes.model('y ~ x')]; got {got}.")
+        for model in models:
+            if not isinstance(model, ScoreModel):
+                raise TypeError(
+                    f"models must contain models, such as iwbayes.model('y ~ x'); got {type(model).__name__}."
+                )
+        object.__setattr__(self, "models", tuple(models))
+
+    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
+        """Return the events that `fit` will charge. Raise ValueError if a model does not fit the schema."""
+        self.check(facts.schema)
+        parts = self.parts(epsilon=epsilon, delta=delta)
+        return tuple(self._event(*part, self._label(stage)) for stage, part in enumerate(parts))
+
+    def check(self, schema: Schema) -> None:
+        """Raise ValueError if a model does not fit the columns of the schema."""
+        for model in self.models:
+            model.check(schema)
+
+    def check_rows(self, synthetic: SyntheticTable, n_private: int) -> None:
+        """Raise ValueError if a model cannot be fitted to rows that are known before anything is charged."""
+        for model in self.models:
+            try:
+                model.on(synthetic)(np.full(len(synthetic), n_private / len(synthetic)))
+            except Exception as error:  # a user's function may raise anything
+                said = str(error).strip().split("\n", 1)[0].rstrip(".")
+                raise ValueError(
+                    f"the model {model.name!r} cannot be fitted to the given table: {type(error).__name__}: {said}. "
+                    "Leave it out, or change it or the table; nothing was charged."
+                ) from error
+
+    def parts(self, *, epsilon: float, delta: float) -> list[Budget]:
+        """Return the budgets of the stages. Together they cost as much as the whole budget."""
+        return gaussian_parts(*check_budget(epsilon, delta), STAGES)
+
+    def planned(
+        self, reference: SyntheticTable, facts: PublicFacts, *, epsilon: float, delta: float
+    ) -> TiltDesign[FeatureMap | ScoreMap]:
+        """Return the features and noise of a release with this budget, if its synthetic rows are like ``reference``."""
+        shares = np.full(len(reference), 1 / len(reference))
+        budgets, fitters = self.parts(epsilon=epsilon, delta=delta), self.fitters(reference)
+        first, last = (self.whitened(reference, facts, shares, fitters, stage, budgets) for stage in (0, COLUMN_STAGES))
+        scores = [first] * COLUMN_STAGES + [last] * (len(budgets) - COLUMN_STAGES)
+        found = [
+            self.design(own, reference, facts, shares, budget) for own, budget in zip(scores, budgets, strict=True)
+        ]
+        designs = [features for features in found if features is not None]
+        if not designs:
+            raise ValueError("the columns of the schema must vary, because otherwise there is nothing to measure.")
+        sds = [self._noise_sd(features, facts, budget) for features, budget in zip(designs, budgets, strict=True)]
+        noise_sd = sum(sd**-2 for sd in sds) ** -0.5  # of all stages combined
+        noise_ratio = noise_sd * math.sqrt(designs[-1].n_coordinates)
+        return TiltDesign(designs[-1], noise_sd, noise_ratio, f"scores of {self._named}", tuple(sds))
+
+    @property
+    def _named(self) -> str:
+        return "; ".join(model.name for model in self.models)
+
+    def _noise_sd(self, features: FeatureMap | ScoreMap, facts: PublicFacts, budget: Budget) -> float:
+        return math.sqrt(self._noise_of(features, facts, *budget).variance)
+
+    def _label(self, stage: int) -> str:
+        return f"{self.label}, stage {stage + 1}"
+
+    def fitters(self, synthetic: SyntheticTable) -> list[Callable[[Array], RowScores]]:
+        """Return, for each model that can be fitted, a function from weights of the synthetic rows to scores."""
+        found = []
+        for model in self.models:
+            with suppress(Exception):  # of any kind; it is left out, because the synthetic rows are already charged
+                found.append(model.on(synthetic))
+        return found
+
+    def whitened(
+        self,
+        synthetic: SyntheticTable,
+        facts: PublicFacts,
+        shares: Array,
+        fitters: Sequence[Callable[[Array], RowScores]],
+        stage: int,
+        budgets: Sequence[Budget],
+    ) -> ScoreMap | None:
+        """Return whitened scores of all models that have a mode, or None if no model has one.
+
+        ``shares`` are the weights of the synthetic rows, shape (row,), with sum one. An early stage also measures the
+        columns, and their products if the noise of the last of the early stages is small enough.
+        """
+        scores: list[RowScores] = []
+        for fit in fitters:
+            with suppress(Exception):  # a model without a mode may have one after the next stage
+                scores.append(fit(shares * facts.n_private))
+        for products in (True, False):
+            columns = ColumnScores.read_by(scores, synthetic.schema, products=products) if stage < COLUMN_STAGES else []
+            if products and not (columns and len(columns[0].terms) <= MOST_PRODUCTS):
+                continue
+            with suppress(ValueError):
+                found = ScoreMap.whitened([*scores, *columns], synthetic, shares)
+                if not products or self._noise_sd(found, facts, budgets[COLUMN_STAGES - 1]) <= PRODUCT_NOISE:
+                    return found
+        return None
+
+    def design(
+        self, scores: ScoreMap | None, synthetic: SyntheticTable, facts: PublicFacts, shares: Array, budget: Budget
+    ) -> FeatureMap | ScoreMap | None:
+        """Choose the features of a stage from public quantities: synthetic rows, their shares, N and the budget.
+
+        ``shares`` has shape (row,). If ``scores`` is None, the columns are measured instead, because the synthetic rows
+        have already been charged. Return None if nothing can be measured: all synthetic rows are equal, or there are
+        too many columns.
+        """
+        if not FeatureMap.varies(synthetic, "linear", shares):
+            return None
+        if scores is None:
+            with suppress(ValueError):
+                return TiltWeights().design(synthetic, facts, **budget._asdict(), shares=shares).features
+            return None
+        noise_sd = self._noise_sd(scores, facts, budget)
+        wider = float(np.clip(NOISE_PART / (noise_sd * math.sqrt(facts.n_private)), *BOUND_RANGE))
+        return scores.with_bound(wider * scores.bound)
+
+    def _weigh(self, fit: OpenFit) -> Weights:
+        synthetic, n = fit.synthetic, fit.facts.n_private
+        ledger, measurement, error, known = fit.pay(), None, math.nan, math.inf
+        base, fitters = np.full(len(synthetic), -math.log(len(synthetic))), self.fitters(synthetic)
+        budgets, of_columns = self.parts(epsilon=fit.epsilon, delta=fit.delta), None
+        for stage, budget in enumerate(budgets):
+            shares = np.exp(base)
+            scores = self.whitened(synthetic, fit.facts, shares, fitters, stage, budgets)
+            features = self.design(scores, synthetic, fit.facts, shares, budget)
+            if features is None:
+                break
+            if scores is None or (measurement is not None and isinstance(measurement.features, FeatureMap)):
+                known = math.inf  # previous stages measured different columns
+            found = self._measure(fit, ledger, features, MEAN_OF_FEATURES, *budget, self._label(stage))
+            columns = found.tilt_columns
+            assert found.features is not None  # noqa: S101 - they were measured
+            phi, noise = found.features.transform(synthetic.frame)[:, columns], found.noise.covariance[columns, columns]
+            if stage == 0:
+                # products tell little of the error in the scores, and would make it as large as that in the relations
+                axes = features.without_products() if isinstance(features, ScoreMap) else np.eye(phi.shape[1])
+                moved = (found.value[columns] @ axes, axes.T @ noise @ axes)
+                error = misfit_before_tilt(phi @ axes, shares, *moved, n)
+            found, known = combined(found, shares @ phi, known)
+            if isinstance(features, ScoreMap):
+                of_columns = columns_of(found, features, synthetic.schema) or of_columns
+            log_weights, b = tilt(phi, found.value[columns], found.noise.covariance[columns, columns], n, base=base)
+            base = log_weights - logsumexp(log_weights)
+            measurement = replace(found, coefficients=b, misfit=error, columns=of_columns)
+        what = f"scores of {self._named}" if measurement else "nothing, since all synthetic rows are alike"
+        return Weights(base + math.log(len(base)), f"{self.label}({what})", measurement=measurement)
+
+
+def columns_of(found: Measurement, features: ScoreMap, schema: Schema) -> Measurement | None:
+    """Return the part of a stage's measurement that describes the columns; None if the stage did not measure them."""
+    part = features.of_columns(schema)
+    if part is None:
+        return None
+    own, turned = part
+    value = found.value[found.tilt_columns] @ turned
+    noise = replace(found.noise, dim=len(value))
+    return Measurement(MEAN_OF_COLUMNS, value, noise, found.sensitivity, own, found.n_private)
+
+
+def combined(found: Measurement, before: Array, known: float) -> tuple[Measurement, float]:
+    """Combine the measurement of a stage with the estimates of the same means from previous stages.
+
+    The previous estimates may have errors beyond noise, because the previous stage used a different mode and a
+    different bound. The weight of the new measurement therefore depends on the difference to the previous estimates
+    (James and Stein's estimate of its mean square). It is at least the weight from the two noise variances.
+    Theory: docs/theory.md#in-stages.
+
+    Parameters
+    ----------
+    found : Measurement
+        New measurement.
+    before : ndarray, shape (k,)
+        Means under the weights of the previous stages.
+    known : float
+        Variance of the noise in ``before``; inf if nothing has been measured yet.
+
+    Returns
+    -------
+    Measurement, float
+        The combined measurement, and the variance of its noise.
+    """
+    columns = found.tilt_columns
+    own = found.noise.variance
+    gap = found.value[columns] - before
+    at_least = 1.0 if math.isinf(known) else known / (known + own)
+    part = max(at_least, 1 - own / max(float(np.mean(gap**2)), own))
+    left = part**2 * own + ((1 - part) ** 2 * known if part < 1 else 0.0)
+    value = found.value.copy()
+    value[columns] = before + part * gap
+    return replace(found, value=value, noise=found.noise.scaled(math.sqrt(left / own))), left

@@ -1,0 +1,392 @@
+"""TiltWeights, the default: exponential tilt of the synthetic rows to a noisy mean of bounded features."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import logsumexp
+
+from iwbayes.arrays import Array
+from iwbayes.curator.privacy.accounting import check_budget, gaussian_epsilon, gaussian_multiplier, largest_scale, price
+from iwbayes.curator.privacy.ledger import Ledger
+from iwbayes.curator.protocols import (
+    GeneratorsProvider,
+    LogRatio,
+    PublicFacts,
+    WeightProvider,
+    is_weight_provider,
+    reads_blocks,
+)
+from iwbayes.curator.weight_providers.exponential import tilt
+from iwbayes.curator.weight_providers.held_back import held_back_features, number_held_back
+from iwbayes.curator.weight_providers.measuring import Tilt, TiltDesign
+from iwbayes.curator.weight_providers.provider import OpenFit
+from iwbayes.features import FeatureMap
+from iwbayes.features.formulas import check_formulas, model_options
+from iwbayes.features.terms import MAX_RAW_TERMS, TERMS, Terms, count_raw_terms
+from iwbayes.features.unmeasured import next_terms
+from iwbayes.measurement import MEAN_OF_FEATURES, NOISE_TARGET, TEST_OF_FIT
+from iwbayes.schema import Schema
+from iwbayes.statement import Event
+from iwbayes.tables import SyntheticTable
+from iwbayes.weights import Weights, kish_ess
+
+#: The clip bound is as large as possible while the noise of a mean is below the sampling error of the private rows.
+#: These limits are multiples of the 95 % quantile of the synthetic norms.
+CLIP_RANGE = (0.9, 1.5)
+#: Share of the held-back test in the tilt's squared privacy parameter mu. It makes the noise of the tilt 4 % larger.
+#: With "auto" there is a test only if epsilon times the number of private rows is at least `TEST_FROM`. With less, the
+#: noise of the test would hide a misfit.
+TEST_SHARE, TEST_FROM = 0.08, 1000.0
+#: A table is wide, such as images, if its columns encode to more than `WIDE` features. A tilt in so many directions
+#: would put all weight on few rows, so at most `MOST_DIRECTIONS` leading principal directions are measured.
+WIDE, MOST_DIRECTIONS = 256, 64
+#: Smallest effective number of rows of a wide table, as a share of the effective number before the tilt.
+LEAST_ESS = 0.2
+_OPTIONS = {"auto": TERMS, "quadratic": ("quadratic",), "linear": ("linear",)}
+
+
+class TiltParts(NamedTuple):
+    """Split of a budget between the tilt, its base's weight provider, and the held-back test (at the tilt's delta).
+
+    ``test_epsilon`` is 0 if there is no test, or if it costs nothing.
+    """
+
+    epsilon: float
+    delta: float
+    base_epsilon: float
+    base_delta: float
+    test_epsilon: float = 0.0
+
+
+@dataclass(frozen=True)
+class TiltWeights(Tilt):
+    """Weights exp(b.phi(x)) that tilt the synthetic rows to a noisy mean of features of the private rows.
+
+    The tilt uses the private rows only in one noisy mean of bounded features, m = mean phi(z) + noise. The coefficients
+    b minimise log mean_synthetic exp(b.phi) - b.m + b'S b/2 with S = Cov(noise) + Cov_synthetic(phi)/N. This is the
+    mode of b under a standard normal prior, if the features have standard deviation one over the synthetic rows. The
+    features are public functions of the schema and the synthetic rows (see `FeatureMap`).
+
+    With a ``base``, the weights are w0 exp(b.phi(x)), where w0 are the weights of the base. The tilt corrects the
+    remaining error of the base, and the features are whitened with the weights w0. Intervals can be calibrated with and
+    without a base.
+
+    Parameters
+    ----------
+    mechanism : {"gaussian", "cube"}, default "gaussian"
+        Noise mechanism. Gaussian noise needs a delta above 0 and composes best. Cube noise (K-norm noise for the
+        L-infinity norm) is pure epsilon, and works best for up to about 50 features.
+    features : {"auto", "linear", "quadratic"}, default "auto"
+        Features to measure: "linear" uses the columns, "quadratic" also their squares and products. "auto" starts with
+        all of these. It drops products, then squares, until the noise ratio, sensitivity times
+        sqrt(k) sigma(epsilon, delta)/N, is at most 0.5. The choice depends on public quantities only. Analyses whose
+        scores use dropped features are reported as not calibrated.
+    base : WeightProvider, Weights or None, default None
+        Weights before the tilt. A weight provider is fitted first, with its part of the budget. Weights must belong to
+        the same synthetic rows; if this ledger has not registered them, it notes that their privacy cost was not
+        declared.
+    base_share : float, default 0.5
+        Share of epsilon, in (0, 1), for a base that is a weight provider. It gets half of delta if both need one. The
+        costs of base and tilt are computed jointly.
+    for_models : sequence of str, default ()
+        Formulas of the regressions that analysts will fit, such as ``["y ~ a + b"]``. The features are then only the
+        terms of their scores, to second order: response, predictors, products of response and predictors and, if the
+        noise ratio allows, squares and products of predictors. Fewer features have less noise each. Columns that no
+        model uses are not measured and cost nothing. It needs ``features="auto"``.
+    test_of_fit : {"auto", True, False}, default "auto"
+        Whether to run a held-back test: it measures a few products of features that the tilt does not use. Analysts
+        compare them with the weighted rows, to see how far the weighted rows are from the private rows in directions
+        that the tilt does not correct. Calibrated intervals account for this misfit. "auto" runs the test if the tilt's
+        epsilon times the number of private rows, divided by the rows per user, is at least 1000. The test uses 8 % of
+        the tilt's squared privacy parameter mu, which makes the tilt's noise 4 % larger. It needs Gaussian noise.
+        Nothing is measured if no product varies beyond the tilt's features.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a setting has the wrong type or is outside its range.
+    ValueError
+        From `events` and `fit`, if a formula cannot be measured or the columns encode to too many features. From `fit`,
+        if given base weights belong to a different number of rows. Nothing is charged.
+
+    Notes
+    -----
+    Wide tables. If the columns encode to more than 256 features, as images do, the 64 leading principal directions of
+    the synthetic rows are measured, or fewer if the noise is too large. There is no held-back test. The tilt uses as
+    many directions as possible while the effective number of rows is at least a fifth of that before the tilt. If the
+    synthetic rows are far from the private ones, it may use none. If it does not use all, the weights contain no
+    measurement, and intervals are not calibrated.
+
+    Formulas. With ``for_models``, terms may be columns, interactions, and polynomials of numeric columns up to degree
+    3: ``I(a**2)``, ``poly(a, 2)``, ``center(a)``, ``C(g)``, and ``np.log1p(a)`` of a column that is declared with that
+    transform. `events` and `fit` refuse other terms before anything is charged.
+
+    Users with up to tau rows. The sum of their features changes by up to tau times the change of one row. It is divided
+    by the released, noisy number of rows.
+
+    The weights contain the measurement: feature map, noisy mean, distribution of its noise, and N. If all synthetic
+    rows are equal (counting only rows with positive base weights), nothing is measured or charged. The weights are then
+    equal, or those of the base.
+
+    The theory page (docs/theory.md) has the argument, in its section on the tilt.
+
+    Examples
+    --------
+    >>> import iwbayes as iw
+    >>> facts = PublicFacts(iw.Schema(iw.Binary("y")), n_private=1000, n_synthetic=5000)
+    >>> [event.mechanism for event in TiltWeights(features="linear").events(facts, epsilon=0.7, delta=1e-6)]
+    ['gaussian']
+    """
+
+    mechanism: str = "gaussian"
+    features: str = "auto"
+    base: WeightProvider | Weights | None = None
+    base_share: float = 0.5
+    for_models: Sequence[str] = ()
+    test_of_fit: bool | str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.mechanism not in ("gaussian", "cube"):
+            raise ValueError(f"mechanism must be 'gaussian' or 'cube'; got {self.mechanism!r}.")
+        if self.features not in _OPTIONS:
+            raise ValueError(f"features must be one of {list(_OPTIONS)}; got {self.features!r}.")
+        base = self.base
+        if base is not None and not (isinstance(base, Weights) or is_weight_provider(base)):
+            raise TypeError(f"base must be Weights, a weight provider or None; got {type(base).__name__}.")
+        if not 0 < self.base_share < 1:
+            raise ValueError(f"base_share, the base's share of epsilon, must be in (0, 1); got {self.base_share!r}.")
+        if not isinstance(self.test_of_fit, bool) and self.test_of_fit != "auto":
+            raise ValueError(f"test_of_fit must be True, False or 'auto'; got {self.test_of_fit!r}.")
+        if self.test_of_fit is True and self.mechanism != "gaussian":
+            raise ValueError(
+                f"test_of_fit=True needs mechanism='gaussian', because other noise is too large for it; got "
+                f"mechanism={self.mechanism!r}. Pass test_of_fit='auto'."
+            )
+        object.__setattr__(self, "for_models", check_formulas(self.for_models))
+        if self.for_models and self.features != "auto":
+            raise ValueError(
+                f"features must be 'auto' with for_models, which chooses the features; got {self.features!r}. "
+                f"Leave it 'auto'."
+            )
+
+    @property
+    def pure(self) -> bool:
+        """Whether `fit` accepts delta 0, because the noise of tilt and base is pure epsilon."""
+        return super().pure and (not isinstance(self.base, WeightProvider) or self.base.pure)
+
+    @property
+    def reads_blocks(self) -> bool:
+        """Whether private rows are read block by block. The tilt does so; a base weight provider may not."""
+        return not isinstance(self.base, WeightProvider) or reads_blocks(self.base)
+
+    @property
+    def needs_generator(self) -> bool:
+        """Whether the base waits for a fitted generator, as ``DiscriminatorWeights()`` does."""
+        return isinstance(self.base, GeneratorsProvider) and self.base.needs_generator
+
+    def with_generator(self, fitted: LogRatio) -> TiltWeights:
+        """Return the weight provider with a fitted generator for its base, or unchanged if the base needs none."""
+        base = self.base
+        return replace(self, base=base.with_generator(fitted)) if isinstance(base, GeneratorsProvider) else self
+
+    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
+        """Return the events that `fit` will charge. Raise ValueError if the features cannot be measured."""
+        self.options(facts.schema)
+        parts = self.parts(facts, epsilon=epsilon, delta=delta)
+        own: tuple[Event, ...] = (self._event(parts.epsilon, parts.delta),)
+        if parts.test_epsilon:
+            own = (*own, self._event(parts.test_epsilon, parts.delta, f"{self.label}, {TEST_OF_FIT}"))
+        if not isinstance(self.base, WeightProvider):
+            return own
+        return (*self.base.events(facts, epsilon=parts.base_epsilon, delta=parts.base_delta), *own)
+
+    def parts(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> TiltParts:
+        """Split a budget between base, tilt and held-back test, as large as their joint cost allows."""
+        parts = self._two_parts(facts, epsilon, delta)
+        enough = parts.epsilon * facts.n_private >= TEST_FROM * facts.rows_per_user
+        wanted = self.test_of_fit is True or (self.test_of_fit == "auto" and self.mechanism == "gaussian" and enough)
+        if (
+            not wanted
+            or self._is_wide(facts.schema)
+            or not any(next_terms(facts.schema, terms) for _, terms in self.options(facts.schema))
+        ):
+            return parts
+        multiplier = gaussian_multiplier(parts.epsilon, parts.delta)
+        test = gaussian_epsilon(multiplier / math.sqrt(TEST_SHARE), parts.delta)
+        if not test > 0:
+            return parts
+        rest = gaussian_epsilon(multiplier / math.sqrt(1 - TEST_SHARE), parts.delta)
+        for shrink in (0.0, *np.geomspace(1e-12, 1e-3, 10)):  # both are rounded up, so their sum may exceed the budget
+            tilt = (1 - shrink) * rest
+            events = [self._event(part, parts.delta) for part in (tilt, test)]
+            if price(events, parts.delta)[0] <= parts.epsilon:
+                return parts._replace(epsilon=tilt, test_epsilon=test)
+        return parts
+
+    def _two_parts(self, facts: PublicFacts, epsilon: float, delta: float) -> TiltParts:
+        """Split a budget between the base and the tilt (including its held-back test)."""
+        epsilon, delta = check_budget(epsilon, delta)
+        own_delta = delta if self.mechanism == "gaussian" else 0.0
+        base = self.base
+        if not isinstance(base, WeightProvider):
+            return TiltParts(epsilon, own_delta, 0.0, 0.0)
+        if not base.pure and own_delta:
+            own_delta = delta / 2
+        base_delta = 0.0 if base.pure else delta - own_delta
+        share = self.base_share
+        if not base.events(facts, epsilon=share * epsilon, delta=base_delta):
+            return TiltParts(epsilon, own_delta, share * epsilon, base_delta)
+
+        def joint(t: float) -> tuple[Event, ...]:
+            events = base.events(facts, epsilon=share * t * epsilon, delta=base_delta)
+            return (*events, self._event((1 - share) * t * epsilon, own_delta))
+
+        endless = any(event.mechanism == "none" for event in joint(1.0))
+        t = 1.0 if endless else largest_scale(joint, epsilon, delta, adjacency=facts.adjacency)
+        return TiltParts((1 - share) * t * epsilon, own_delta, share * t * epsilon, base_delta)
+
+    def options(self, schema: Schema) -> list[tuple[str, Terms]]:
+        """List the possible sets of raw terms with their names, the largest set first.
+
+        ValueError if no set is small enough, or if a formula of ``for_models`` cannot be measured.
+        """
+        if self.for_models:
+            return list(model_options(tuple(self.for_models), schema))
+        options = [(t, t) for t in _OPTIONS[self.features] if count_raw_terms(schema, t) <= MAX_RAW_TERMS]
+        if not options:
+            fewer = "use features='linear', " if self.features == "quadratic" else ""
+            raise ValueError(
+                f"the columns must encode to at most {MAX_RAW_TERMS} features for a tilt; they encode to more. "
+                f"Merge levels, leave columns out, {fewer}or name your models by for_models."
+            )
+        return list(options)
+
+    def design(
+        self,
+        synthetic: SyntheticTable,
+        facts: PublicFacts,
+        *,
+        epsilon: float,
+        delta: float,
+        shares: Array | None = None,
+    ) -> TiltDesign[FeatureMap]:
+        """Choose features and clip bound from public quantities: synthetic rows, N and the tilt's budget.
+
+        Parameters
+        ----------
+        synthetic : SyntheticTable
+        facts : PublicFacts
+        epsilon, delta : float
+            Budget of the tilt, without base and held-back test.
+        shares : ndarray, shape (row,), optional
+            Weights of the base, with sum one. Equal by default.
+
+        Returns
+        -------
+        TiltDesign
+        """
+        order = math.inf if self.mechanism == "cube" else 2
+        options = self.options(synthetic.schema)
+        if self.for_models and not FeatureMap.varies(synthetic, options[0][1], shares):
+            # the synthetic rows have already been charged, so measure the columns: analyses are not calibrated then
+            options = [("linear, since no term of the models varies over the synthetic rows", "linear")]
+        most: list[int | None] = [None]
+        if self._is_wide(synthetic.schema):
+            options, most = options[-1:], [MOST_DIRECTIONS >> k for k in range(4)]
+        for (name, terms), directions in product(options, most):
+            features = FeatureMap.whitened(synthetic, terms, order=order, shares=shares, most=directions)
+            if directions:
+                name = f"{features.n_coordinates} principal directions"
+            design = self._with_noise(features, facts, epsilon, delta, name)
+            if design.noise_ratio <= NOISE_TARGET:
+                break
+        clip = float(np.clip(1 / (design.noise_sd * math.sqrt(facts.n_private)), *CLIP_RANGE))
+        widened = design.features.with_bound(clip * design.features.bound)
+        if widened.never_clips:
+            # no row is ever clipped, so the flag that counts clipped rows is not needed
+            widened = replace(widened, bound=widened.reach, flag=False)
+        return self._with_noise(widened, facts, epsilon, delta, name)
+
+    def _is_wide(self, schema: Schema) -> bool:
+        """Return whether the columns encode to so many features that only principal directions are measured."""
+        return not self.for_models and count_raw_terms(schema, "linear") > WIDE
+
+    def planned(
+        self, reference: SyntheticTable, facts: PublicFacts, *, epsilon: float, delta: float
+    ) -> TiltDesign[FeatureMap]:
+        """Return the features and noise of a release with this budget, if its synthetic rows are like ``reference``."""
+        own = self.parts(facts, epsilon=epsilon, delta=delta)
+        return self.design(reference, facts, epsilon=own.epsilon, delta=own.delta)
+
+    def _with_noise(
+        self, features: FeatureMap, facts: PublicFacts, epsilon: float, delta: float, name: str
+    ) -> TiltDesign[FeatureMap]:
+        noise_sd = math.sqrt(self._noise_of(features, facts, epsilon, delta).variance)
+        return TiltDesign(features, noise_sd, noise_sd * math.sqrt(features.n_coordinates), name)
+
+    def _before(self, fit: OpenFit) -> None:
+        n = len(fit.synthetic)
+        if isinstance(self.base, Weights) and len(self.base) != n:
+            raise ValueError(
+                f"base must have one weight per synthetic row; it has {len(self.base)} weights for {n} rows. Pass "
+                f"the weights of these rows."
+            )
+
+    def _weigh(self, fit: OpenFit) -> Weights:
+        synthetic, facts = fit.synthetic, fit.facts
+        ledger, parts = fit.pay(), self.parts(facts, epsilon=fit.epsilon, delta=fit.delta)
+        base, name = self._base(fit, ledger, parts)
+        shares = np.exp(base)
+        if not FeatureMap.varies(synthetic, "linear", shares):
+            # no weights can change the mean of equal rows; return them, because they have already been charged
+            return Weights(base, f"TiltWeights(nothing, since all synthetic rows are alike{name})")
+        design = self.design(synthetic, facts, epsilon=parts.epsilon, delta=parts.delta, shares=shares)
+        held_back = None
+        if parts.test_epsilon:
+            of_one = self._test_noise(design.features, facts, parts)
+            number = number_held_back(of_one, facts.n_private, len(synthetic))
+            held_back = held_back_features(synthetic, design.features, shares, number)
+        budget = parts.epsilon, parts.delta
+        measurement = self._measure(fit, ledger, design.features, MEAN_OF_FEATURES, *budget, self.label)
+        if held_back is not None:
+            label, budget = f"{self.label}, {TEST_OF_FIT}", (parts.test_epsilon, parts.delta)
+            other = self._measure(fit, ledger, held_back, TEST_OF_FIT, *budget, label)
+            measurement = replace(measurement, held_back=other)
+        phi = design.features.transform(synthetic.frame)[:, measurement.tilt_columns]
+        noise = measurement.noise.covariance[measurement.tilt_columns, measurement.tilt_columns]
+        target, n_used = measurement.value[measurement.tilt_columns], phi.shape[1]
+        log_weights, b = tilt(phi, target, noise, facts.n_private, base=base)
+        while self._is_wide(synthetic.schema) and kish_ess(log_weights) < LEAST_ESS * kish_ess(base):
+            n_used = n_used * 3 // 4
+            used = slice(0, n_used)
+            log_weights = base  # the result if no direction is left
+            if n_used:
+                log_weights, _ = tilt(phi[:, used], target[used], noise[used, used], facts.n_private, base=base)
+        if n_used < phi.shape[1]:
+            return Weights(log_weights, f"TiltWeights({n_used} of {design.terms}{name})")
+        measurement = replace(measurement, coefficients=b)
+        models = f" terms of {'; '.join(self.for_models)}" if self.for_models else ""
+        return Weights(log_weights, f"TiltWeights({design.terms}{models}{name})", measurement=measurement)
+
+    def _test_noise(self, features: FeatureMap, facts: PublicFacts, parts: TiltParts) -> float:
+        """Return the variance of the noise in the mean of one held-back feature with bound one."""
+        of_one = replace(features, order=2, flag=False).with_bound(1.0)
+        return float(self._noise_of(of_one, facts, parts.test_epsilon, parts.delta).variance)
+
+    def _base(self, fit: OpenFit, ledger: Ledger, parts: TiltParts) -> tuple[Array, str]:
+        """Return log shares of the synthetic rows before the tilt, shape (row,), and a label of their method."""
+        base = self.base
+        if base is None:
+            return np.full(len(fit.synthetic), -math.log(len(fit.synthetic))), ""
+        if not isinstance(base, Weights):
+            base = base.fit(fit.private, fit.synthetic, ledger, epsilon=parts.base_epsilon, delta=parts.base_delta)
+        if not ledger.holds(base.source):
+            ledger.note("The tilt's base weights come from outside, and their privacy cost was not declared.")
+        draws = base.log_weights - logsumexp(base.log_weights, axis=1, keepdims=True)
+        return logsumexp(draws, axis=0) - math.log(base.n_draws), f" on {base.method}"

@@ -1,0 +1,35 @@
+"""UniformWeights: weight one for every synthetic row. It reads no private row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from iwbayes.curator.weight_providers.provider import FreeProvider, OpenFit
+from iwbayes.weights import Weights
+
+
+@dataclass(frozen=True)
+class UniformWeights(FreeProvider):
+    """Weight one for every synthetic row, so an unweighted analysis. It reads no private row and costs nothing.
+
+    This is "None" in Ghalebikesabi et al. (2022). There are no parameters.
+
+    References
+    ----------
+    Ghalebikesabi, Wilde, Jewson, Doucet, Vollmer & Holmes, Mitigating statistical bias within differentially private
+    synthetic data, UAI 2022.
+
+    Examples
+    --------
+    >>> import iwbayes as iw
+    >>> from iwbayes.curator.protocols import PublicFacts
+    >>> schema = iw.Schema(iw.Real("x", 0, 1))
+    >>> UniformWeights().events(PublicFacts(schema, n_private=100, n_synthetic=500), epsilon=1.0)
+    ()
+    """
+
+    def _weigh(self, fit: OpenFit) -> Weights:
+        fit.pay()
+        return Weights(np.zeros(len(fit.synthetic)), "UniformWeights")

@@ -1,0 +1,342 @@
+"""Design matrices of formulas, with coefficients named as Bambi names them."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from formulaic import Formula
+from formulaic.parser.types import Term as FormulaTerm
+from numpy.typing import NDArray
+
+from iwbayes._warnings import IwbayesWarning
+from iwbayes.arrays import Array, BoolArray
+from iwbayes.features.formulas import formula_hints, read_formula
+from iwbayes.models.design_spec import DesignSpec, Term, evaluate
+from iwbayes.models.families import Family, FamilyName, Response, default_family, get_family
+from iwbayes.schema import Schema
+
+_RESERVED = ("chain", "draw")
+
+
+class OtherRows(NamedTuple):
+    """A design evaluated on other rows; see `Design.on`."""
+
+    x: Array  # (row, column)
+    y: Array  # (row,)
+    complete: BoolArray  # (row,): whether no cell is missing
+    known: BoolArray  # (row,): whether the row is complete and has a coefficient for each of its levels
+
+
+@dataclass(frozen=True, eq=False)
+class Design(DesignSpec):
+    """Response and design matrix of a regression, with the specification that produced them."""
+
+    response: Response
+    x: Array  # (row, column), of the rows used
+    rows: NDArray[np.int64]  # (row,): indices of the rows used among all rows of the table
+    n_rows: int  # all rows of the table
+    response_spec: Any  # formulaic's ModelSpec of a response that is an expression; None for a column
+
+    @property
+    def y(self) -> Array:
+        """Response as numbers, shape (row,)."""
+        return self.response.values
+
+    def with_rows(self, x: Array, y: Array) -> Design:
+        """Return the same regression on different rows, for example merged ones."""
+        rows = np.arange(len(y))
+        return replace(self, x=x, response=replace(self.response, values=y), rows=rows, n_rows=len(y))
+
+    def on(self, frame: pd.DataFrame) -> OtherRows:
+        """Evaluate the design on all rows of a table of the same schema, in canonical form.
+
+        All rows go through the same arithmetic in arrays of one shape. Rows that are incomplete or have unknown levels
+        get placeholder cells. So the numbers of a row depend on this row only, to the last bit.
+        """
+        used = frame[list(self.schema.names)].reset_index(drop=True)
+        complete = used.notna().all(axis=1).to_numpy(copy=True)
+        known, levels = complete.copy(), dict(self.predictor_levels)
+        if self.family.by_level:
+            own = getattr(self.schema[self.name], "levels", ())
+            levels[self.name] = tuple(level for level in own if str(level) in self.levels)
+        for name, kept in levels.items():
+            known &= used[name].isin(kept).to_numpy()
+        for column in self.schema:
+            placeholder = levels[column.name][0] if column.name in levels else _any_cell(column)
+            used[column.name] = used[column.name].where(known, placeholder)
+        for name, kept in self.predictor_levels.items():
+            used[name] = used[name].cat.set_categories(list(kept))
+        ready = _plain(used)
+        x, others = self.columns_of(ready)
+        for values in others.values():
+            known &= values == 0
+        return OtherRows(x, self._response_of(used, ready), complete, known)
+
+    def _response_of(self, used: pd.DataFrame, ready: pd.DataFrame) -> Array:
+        if self.response_spec is not None:
+            return np.asarray(evaluate(self.response_spec, ready).to_numpy(dtype=np.float64)[:, 0])
+        if self.family.by_level:
+            codes = {level: float(code) for code, level in enumerate(self.levels)}
+            return used[self.name].astype(str).map(codes).to_numpy(dtype=np.float64)
+        return self.family.response(self.schema[self.name], used[self.name]).values
+
+
+def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: FamilyName | Family | None) -> Design:
+    """Build the response and design matrix of a formula on a table in its schema's canonical form.
+
+    Formulas ``response ~ terms`` follow the syntax of formulaic:
+
+    - interactions ``a*b`` and ``a:b``; ``C(a)`` to treat numbers as levels;
+    - transformations such as ``np.log1p(a)``, ``poly(a, 2)``, ``center(a)`` and ``scale(a)``. The last three are fitted
+      to these rows, each row counted once;
+    - ``- 1`` to drop the intercept, and ``.`` for all other columns.
+
+    Formulas may call Python functions, because the analyst writes them. If `family` is None, the declared type of the
+    response column decides (see `default_family`). An expression of columns as response is gaussian.
+
+    Levels use treatment coding with the first declared level as the reference. Levels that never occur, and columns
+    that are zero in all rows, get no coefficient, because their posterior would equal their prior. If the first level
+    does not occur, the first level that does occur is the reference. A warning reports these cases. It also reports
+    rows left out because of missing cells.
+
+    Raises ValueError if formulaic cannot read the formula or a column is unknown, if the family does not allow the
+    response, if a design column is not finite, or if no row is complete. Names that ArviZ does not allow are refused
+    too: "chain", "draw", and names with a "/".
+    """
+    parsed, lhs, family = _parse(formula, schema, family)
+    used = _named_columns(formula, [*parsed.lhs, *parsed.rhs], schema)
+    unknown = {str(name) for name in parsed.required_variables} - set(schema.names) - {"np"}
+    if unknown:
+        raise ValueError(
+            f"formula {formula!r} must use columns of the schema; got {sorted(unknown)}, it has {list(schema.names)}."
+            f"{formula_hints(formula, schema)}"
+        )
+    predictors = _named_columns(formula.partition("~")[2], parsed.rhs, schema)
+    rows = np.flatnonzero(frame[used].notna().all(axis=1))
+    if len(rows) == 0:
+        raise ValueError(
+            f"formula {formula!r} needs rows without missing cells; all {len(frame)} rows have some. Use fewer of "
+            f"the columns {used}."
+        )
+    if len(rows) < len(frame):
+        _warn(
+            f"{len(frame) - len(rows)} of {len(frame)} rows have missing cells in "
+            f"{[name for name in used if frame[name].isna().any()]}; these rows and their weights are left out."
+        )
+    subset = ready_rows(frame.iloc[rows][used], schema, skip=lhs)
+    response, response_spec = _response(parsed, lhs, subset, schema, family)
+    x, terms, spec, columns = _matrix(parsed, subset)
+    _check_names(lhs, terms)
+    if len(x) != len(rows) or len(response.values) != len(rows):
+        raise ValueError(
+            f"formula {formula!r} must keep the number of rows; one of its functions changes it. Use a function that "
+            "returns one value per row."
+        )
+    levels = {key: tuple(subset[key].cat.categories) for key in predictors if hasattr(subset[key], "cat")}
+    return Design(
+        formula=formula,
+        family=family,
+        name=lhs,
+        levels=tuple(str(level) for level in response.levels),
+        terms=terms,
+        schema=Schema(*(schema[key] for key in used)),
+        predictors=tuple(predictors),
+        model_spec=spec,
+        columns=columns,
+        predictor_levels=levels,
+        response=response,
+        x=x,
+        rows=rows,
+        n_rows=len(frame),
+        response_spec=response_spec,
+    )
+
+
+def other_rows(design: Design, frame: pd.DataFrame) -> Design:
+    """Apply a design to different rows of the same schema, in canonical form.
+
+    Rows are left out if they have missing cells in the columns used, or levels without a coefficient. Raises ValueError
+    if no row is left, or if the formula cannot be evaluated on these rows.
+    """
+    with design.refusals():
+        found = design.on(frame)
+    rows = np.flatnonzero(found.known)
+    if not len(rows):
+        raise ValueError(
+            f"no row can be used with {design.formula!r}: each has missing cells or levels without a coefficient. Pass "
+            "rows that are complete and have levels of the fit."
+        )
+    x, response = found.x[rows], replace(design.response, values=found.y[rows])
+    for name, values in zip((*design.columns, design.name), (*x.T, response.values), strict=True):
+        _check_finite(name, values[:, None])
+    return replace(design, x=x, response=response, rows=rows, n_rows=len(frame))
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, IwbayesWarning, stacklevel=4)
+
+
+def _parse(formula: str, schema: Schema, asked: FamilyName | Family | None) -> tuple[Any, str, Family]:
+    """Parse the formula, and check that its response is one column, or any expression for the gaussian family."""
+    if not isinstance(formula, str):
+        raise TypeError(f"formula must be a string such as 'y ~ a + b'; got {type(formula).__name__}.")
+    parsed = read_formula(formula, schema)
+    terms = list(getattr(parsed, "lhs", None) or [])
+    if len(terms) != 1 or len(terms[0].factors) != 1:
+        raise ValueError(f"formula {formula!r} must have one response on the left of '~'. Write it as 'y ~ a + b'.")
+    if not isinstance(getattr(parsed, "rhs", None), Formula):
+        raise ValueError(f"formula {formula!r} must have one part on the right of '~'.{formula_hints(formula, schema)}")
+    lhs = str(terms[0].factors[0].expr)
+    if asked is None:
+        asked = default_family(schema[lhs]) if lhs in schema.names else "gaussian"
+    family = get_family(asked)
+    if lhs not in schema.names and not family.continuous:
+        if lhs.isidentifier():
+            raise ValueError(
+                f"the response must be a column of the schema; got {lhs!r}. Use one of {list(schema.names)}."
+            )
+        raise ValueError(
+            f"the response of family {family.name!r} must be a column; got the expression {lhs!r}. "
+            f"Use one of {list(schema.names)}, or family='gaussian'."
+        )
+    return parsed, lhs, family
+
+
+def _named_columns(text: str, terms: Iterable[FormulaTerm], schema: Schema) -> list[str]:
+    """List the columns of the schema that terms use. `text` is the source text of these terms."""
+    # formulaic does not list the variables inside stateful transforms, such as a in poly(a, 2)
+    exprs = {str(factor.expr) for term in terms for factor in term.factors}
+    quoted = set(re.findall(r"`([^`]+)`", text))
+    words = {word for expr in exprs for word in re.findall(r"(?<![\w.'\"])[^\W\d]\w*(?!\w|\s*\()", expr)}
+    return [name for name in schema.names if name in exprs | quoted | words]
+
+
+def ready_rows(frame: pd.DataFrame, schema: Schema, *, skip: str) -> pd.DataFrame:
+    """Convert to plain numpy numbers, and drop the categories that do not occur, except in the column `skip`."""
+    ready = {}
+    for name in frame.columns:
+        values = frame[name].reset_index(drop=True)
+        if isinstance(values.dtype, pd.CategoricalDtype) and name != skip:
+            values = _occurring(values)
+        ready[name] = values
+    return _plain(pd.DataFrame(ready))
+
+
+def _plain(frame: pd.DataFrame) -> pd.DataFrame:
+    """Convert whole numbers to numpy; no cell is missing."""
+    whole = [name for name in frame if pd.api.types.is_extension_array_dtype(frame[name].dtype)]
+    return frame.astype({name: np.int64 for name in whole if not hasattr(frame[name], "cat")})
+
+
+def _any_cell(column: Any) -> Any:
+    """Return a valid cell of a column, as a placeholder in rows that are left out."""
+    return column.levels[0] if column.kind in ("binary", "categorical") else column.lower
+
+
+def _occurring(values: pd.Series) -> pd.Series:
+    occurring = set(values.unique())
+    kept = [level for level in values.cat.categories if level in occurring]  # the first is the reference
+    absent = [level for level in values.cat.categories if level not in occurring]
+    if absent:
+        _warn(
+            f"levels {absent} of column {values.name!r} occur in no row, so they get no coefficient. The reference "
+            f"level is {kept[0]!r}."
+        )
+    return values.cat.set_categories(kept)
+
+
+def _response(parsed: Any, lhs: str, frame: pd.DataFrame, schema: Schema, family: Family) -> tuple[Response, Any]:
+    if lhs in schema.names:
+        response = family.response(schema[lhs], frame[lhs])
+        return _occurring_levels(lhs, response) if family.by_level else response, None
+    matrix = evaluate(parsed.lhs, frame)
+    values = matrix.to_numpy(dtype=np.float64)
+    if values.shape[1] != 1:
+        raise ValueError(f"the response {lhs!r} must be one number per row; it has {values.shape[1]} columns.")
+    _check_finite(lhs, values)
+    return Response(values[:, 0]), matrix.model_spec
+
+
+def _occurring_levels(name: str, response: Response) -> Response:
+    codes, positions = np.unique(response.values.astype(np.int64), return_inverse=True)
+    if len(codes) < 2:
+        raise ValueError(f"the response {name!r} must have at least two levels that occur; all rows have the same one.")
+    if len(codes) < len(response.levels):
+        absent = [level for code, level in enumerate(response.levels) if code not in codes]
+        _warn(f"levels {absent} of the response {name!r} occur in no row, so they are left out of the model.")
+    return Response(positions.astype(np.float64), tuple(response.levels[code] for code in codes))
+
+
+def _check_finite(name: str, values: Array) -> None:
+    if not np.isfinite(values).all():
+        count = int((~np.isfinite(values)).any(axis=1).sum())
+        raise ValueError(f"{name!r} must be finite; it is not finite in {count} rows. Change the transformation.")
+
+
+def _matrix(parsed: Any, frame: pd.DataFrame) -> tuple[Array, tuple[Term, ...], Any, tuple[str, ...]]:
+    """Return the columns of the right-hand side that are not zero in all rows, with terms, specification and names."""
+    matrix = evaluate(parsed.rhs, frame)
+    spec = matrix.model_spec
+    names, values = list(matrix.columns), matrix.to_numpy(dtype=np.float64)
+    kept: list[int] = []
+    terms = []
+    for formula_term, columns in spec.term_slices.items():
+        indices = np.arange(len(names))[columns]
+        name = "Intercept" if str(formula_term) == "1" else str(formula_term)
+        _check_finite(name, values[:, indices])
+        labels = _labels(formula_term, [names[index] for index in indices], spec)
+        filled = [i for i, index in enumerate(indices) if values[:, index].any()]
+        if len(filled) < len(indices):
+            empty = [names[index] for i, index in enumerate(indices) if i not in filled]
+            _warn(f"columns {empty} of the design matrix are zero in all rows, so they get no coefficient.")
+        if filled:
+            labels = None if labels is None else tuple(labels[i] for i in filled)
+            terms.append(Term(name, slice(len(kept), len(kept) + len(filled)), labels))
+            kept += [int(indices[i]) for i in filled]
+    if not kept:
+        raise ValueError("the formula must give at least one column of the design matrix. Add a term or an intercept.")
+    x = np.ascontiguousarray(values[:, kept]) + 0.0
+    return x, tuple(terms), spec, tuple(str(names[index]) for index in kept)
+
+
+def _check_names(response: str, terms: tuple[Term, ...]) -> None:
+    for name in (response, *(term.name for term in terms)):
+        if name in _RESERVED:
+            raise ValueError(
+                f"a variable must not be called {name!r}, because ArviZ uses this name. Rename the column."
+            )
+        if "/" in name:
+            raise ValueError(
+                f"the name of a variable must not contain '/', which ArviZ and netCDF do not allow; got {name!r}. "
+                "Write a division as a product, for example I(age * 0.1), and rename columns with a '/'."
+            )
+
+
+def _labels(term: FormulaTerm, columns: list[str], spec: Any) -> tuple[Any, ...] | None:
+    """Return the coordinates of a term's columns: levels joined by commas, or 0, 1, ... for several numeric columns."""
+    exprs = [str(factor.expr) for factor in term.factors]
+    states = [spec.encoder_state.get(expr) for expr in exprs]
+    categories = [state[1].get("categories") if state else None for state in states]
+    if all(levels is None for levels in categories):
+        return None if len(columns) == 1 else tuple(range(len(columns)))
+    pattern = ":".join(rf"{re.escape(expr)}(?:\[(.*)\])?" for expr in exprs)
+    labels = []
+    for column in columns:
+        match = re.fullmatch(pattern, column, flags=re.DOTALL)
+        found = match.groups() if match else (column,)
+        pairs = zip(found, categories, strict=False)
+        labels.append(", ".join(_level(label, levels) for label, levels in pairs if label is not None))
+    return tuple(labels)
+
+
+def _level(label: str, levels: list[Any] | None) -> str:
+    """Return the level in formulaic's label ``level`` or ``T.level``."""
+    if levels is None or label in {str(level) for level in levels}:
+        return label
+    return re.sub(r"^[A-Z]\.", "", label)

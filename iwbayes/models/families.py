@@ -1,0 +1,337 @@
+"""Families of regressions: densities, means, derivatives and random draws in plain numpy.
+
+All functions follow the same conventions:
+
+- ``eta`` has shape (predictor, ...). There is one linear predictor, or for ``categorical`` one per level except the
+  first.
+- ``aux`` is the auxiliary parameter in PyMC's unconstrained space (gaussian: the logarithm of sigma). Families without
+  one ignore it.
+- Derivatives are with respect to the predictors and then `aux`, so scores and Hessians are in PyMC's unconstrained
+  space.
+- Means have shape (outcome, ...). There is one outcome, or for ``categorical`` the probability of each level, reference
+  first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pandas as pd
+from scipy.special import gammaln
+
+from iwbayes.arrays import Array
+from iwbayes.schema import Binary, Categorical, Column, Date, Integer, Real
+
+FamilyName = Literal[
+    "bernoulli", "gaussian", "categorical", "poisson", "negativebinomial", "t", "gamma", "binomial", "cumulative"
+]
+
+
+@dataclass(frozen=True)
+class Response:
+    """A response as numbers (row,): its values, or the codes 0, 1, ... of its levels, reference first."""
+
+    values: Array
+    levels: tuple[Any, ...] = ()  # empty for a numeric response
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of regressions, with linear predictors eta (predictor, ...) and an auxiliary parameter aux.
+
+    Canonical families have the log density sum_k T_k(y) eta_k - A(eta) + c(y), and set `cumulant` to A. Other families
+    set `derivatives` instead.
+    """
+
+    name: str  # name and link are Bambi's
+    link: str
+    columns: tuple[type[Column], ...]  # column types that the response can have
+    suits: Callable[[Any], bool]  # whether a column of these types can be the response
+    needs: str  # the requirement in words, for messages
+    log_density: Callable[[Array, Array, Any], Array]  # (eta, y (...), aux) -> (...), with all constants
+    mean: Callable[[Array], Array]  # E[y] (outcome, ...)
+    mean_gradient: Callable[[Array], Array]  # dE[y]/d eta (outcome, predictor, ...)
+    # (eta (predictor, draw, row), sigma (draw,), generator) -> responses (draw, row), or codes of their levels
+    draw: Callable[[Array, Array, np.random.Generator], Array]
+    # (y (row,), weights (row,), n_predictors) -> predictors of the intercept-only model; None: start at least squares
+    start: Callable[[Array, Array, int], Array] | None = None
+    cumulant: Callable[[Array], Array] | None = None  # A(eta), shape (...); may overwrite its argument
+    derivatives: tuple[Callable[..., Array], Callable[..., Array]] | None = None  # functions for `score` and `hessian`
+    auxiliary: str | None = None  # name of the auxiliary parameter, None if there is none
+    ratio: str | None = None  # name of exp(coefficient), such as "odds ratio"; None if it is not a ratio
+    # whether the response is continuous: it may be an expression, and the Gram matrix may replace the rows
+    continuous: bool = False
+    by_level: bool = False  # whether each level of the response except the first has its own linear predictor
+
+    def score(self, eta: Array, y: Array, aux: Any) -> Array:
+        """Return the gradient of the log density, shape (predictor + aux, ...).
+
+        For canonical families it is T(y) - E[T(y)].
+        """
+        if self.derivatives is not None:
+            return self.derivatives[0](eta, y, aux)
+        return self.statistic(y, len(eta)) - self.mean(eta)[-len(eta) :]
+
+    def hessian(self, eta: Array, y: Array, aux: Any) -> Array:
+        """Return the Hessian of the log density, shape (predictor + aux, predictor + aux, ...)."""
+        if self.derivatives is not None:
+            return self.derivatives[1](eta, y, aux)
+        return -self.mean_gradient(eta)[-len(eta) :]
+
+    def n_predictors(self, levels: Sequence[Any]) -> int:
+        """Return the number of linear predictors: 1, or the number of levels minus 1 for a categorical response."""
+        return len(levels) - 1 if self.by_level else 1
+
+    def statistic(self, y: Array, n_predictors: int) -> Array:
+        """Return the sufficient statistic T(y) of a canonical family, shape (predictor, ...)."""
+        return indicators(y, n_predictors) if self.by_level else y[None]
+
+    def response(self, column: Column, values: pd.Series) -> Response:
+        """Check the declared type of a response column, and return its values (none missing) as numbers or codes."""
+        check_column(self, column)
+        if isinstance(column, Binary | Categorical):
+            levels = () if self.continuous else tuple(column.levels)
+            return Response(column.codes(values).astype(np.float64), levels)
+        return Response(values.to_numpy(dtype=np.float64))
+
+
+def check_column(family: Any, column: Column) -> None:
+    """Raise ValueError if a column cannot be the response of a family (with `name`, `columns`, `suits`, `needs`)."""
+    if not (isinstance(column, family.columns) and family.suits(column)):
+        raise ValueError(
+            f"the response of family {family.name!r} must be {family.needs}; "
+            f"{column.name!r} is {_describe(column)}. {_suggest(column)}"
+        )
+
+
+def default_family(column: Column) -> FamilyName:
+    """Return the default family for the declared type of a response column.
+
+    Raises ValueError for an Integer column, because whole numbers may be counts or measurements.
+    """
+    if isinstance(column, Integer):
+        raise ValueError(
+            f"family must be given for the response {column.name!r}, {_describe(column)}, because it may be a count or "
+            f"a measurement. {_suggest(column)}"
+        )
+    if isinstance(column, Binary | Categorical):
+        return "bernoulli" if len(column.levels) == 2 else "categorical"
+    return "gaussian"
+
+
+def _describe(column: Column) -> str:
+    if isinstance(column, Binary | Categorical):
+        return f"{type(column).__name__} with levels {list(column.levels)!r}"
+    return f"{type(column).__name__} in [{column.lower}, {column.upper}]"  # type: ignore[attr-defined]
+
+
+def _suggest(column: Column) -> str:
+    if isinstance(column, Integer) and column.lower >= 0:
+        return "Use family='poisson' or 'negativebinomial' for a count, or family='gaussian'."
+    return f"Use family={('gaussian' if isinstance(column, Integer) else default_family(column))!r}."
+
+
+def indicators(y: Array, n_predictors: int) -> Array:
+    """Return indicators of the codes 1, 2, ... (all except the reference), shape (predictor, ...)."""
+    levels = np.arange(1, n_predictors + 1).reshape((-1,) + (1,) * np.ndim(y))
+    return (y == levels).astype(np.float64)
+
+
+# names of these families in other packages
+_OTHER_NAMES = dict.fromkeys(("logistic", "logit"), "bernoulli") | {
+    "linear": "gaussian",
+    "normal": "gaussian",
+    "multinomial": "categorical",
+    **dict.fromkeys(("negative_binomial", "negbinomial", "nbinom"), "negativebinomial"),
+    **dict.fromkeys(("studentt", "student", "StudentT"), "t"),
+    **dict.fromkeys(("ordinal", "ordered", "ordered_logistic"), "cumulative"),
+    "Gamma": "gamma",
+}
+
+# exp() is capped at this exponent. Sums stay finite, and exp(600) is far larger than any count.
+_LARGEST_EXPONENT = 600.0
+# numpy's Poisson sampler accepts means up to about 9.2e18
+_LARGEST_MEAN = 1e18
+
+
+def get_family(family: str | Family) -> Family:
+    """Return the family with this name. Raises ValueError if the name is unknown."""
+    if isinstance(family, Family):
+        return family
+    if not isinstance(family, str) or family not in FAMILIES:
+        other = _OTHER_NAMES.get(family) if isinstance(family, str) else None
+        remedy = f"Use family={other!r}." if other else "Choose the family by the type of the response."
+        raise ValueError(f"family must be one of {sorted(get_args(FamilyName))}; got {family!r}. {remedy}")
+    return FAMILIES[family]
+
+
+# bernoulli, logit link: y in {0, 1}
+
+
+def _softplus(eta: Array) -> Array:
+    return np.maximum(eta, 0.0) + np.log1p(np.exp(-np.abs(eta)))
+
+
+def _logistic(eta: Array) -> Array:
+    # one exponential that never overflows, three times as fast as scipy's expit
+    small = np.exp(-np.abs(eta))
+    return np.where(eta >= 0, 1.0, small) / (1.0 + small)
+
+
+def _logistic_gradient(eta: Array) -> Array:
+    small = np.exp(-np.abs(eta))
+    return (small / np.square(1.0 + small))[None]
+
+
+def _bernoulli_cumulant(eta: Array) -> Array:
+    eta = eta[0]
+    if eta.size and np.max(eta) > _LARGEST_EXPONENT:
+        return _softplus(eta)
+    # log1p(exp(eta)) is exact below the overflow, and overwriting eta twice is twice as fast as the stable form
+    np.exp(eta, out=eta)
+    return np.log1p(eta, out=eta)
+
+
+_BERNOULLI = Family(
+    name="bernoulli",
+    link="logit",
+    columns=(Binary, Categorical),
+    suits=lambda column: len(column.levels) == 2,
+    needs="a Binary column, or a Categorical column with two levels (the second one is success)",
+    log_density=lambda eta, y, aux: y * eta[0] - _softplus(eta[0]),
+    mean=_logistic,
+    mean_gradient=_logistic_gradient,
+    draw=lambda eta, sigma, rng: (rng.random(eta[0].shape) < _logistic(eta[0])).astype(np.float64),
+    start=lambda y, w, k: np.log([(w @ y + 0.5) / (w.sum() - w @ y + 0.5)]),
+    cumulant=_bernoulli_cumulant,
+    ratio="odds ratio",
+)
+
+
+# gaussian, identity link: aux = log sigma
+
+
+def _gaussian_log_density(eta: Array, y: Array, aux: Any) -> Array:
+    return -0.5 * np.log(2 * np.pi) - aux - 0.5 * np.square((y - eta[0]) * np.exp(-aux))
+
+
+def _gaussian_score(eta: Array, y: Array, aux: Any) -> Array:
+    scaled = (y - eta[0]) * np.exp(-aux)
+    return np.array([scaled * np.exp(-aux), np.square(scaled) - 1.0])
+
+
+def _gaussian_hessian(eta: Array, y: Array, aux: Any) -> Array:
+    precision = np.exp(-2 * aux) + np.zeros_like(eta[0])
+    residual = y - eta[0]
+    cross = -2 * residual * precision
+    return np.array([[-precision, cross], [cross, -2 * residual**2 * precision]])
+
+
+_GAUSSIAN = Family(
+    name="gaussian",
+    link="identity",
+    columns=(Real, Integer, Date, Binary),
+    suits=lambda column: not isinstance(column, Binary) or tuple(column.levels) == (0, 1),
+    needs="a Real, Integer or Date column, or a Binary column with levels (0, 1)",
+    log_density=_gaussian_log_density,
+    mean=lambda eta: eta,
+    mean_gradient=lambda eta: np.ones_like(eta)[None],
+    draw=lambda eta, sigma, rng: rng.normal(eta[0], sigma[:, None]),
+    derivatives=(_gaussian_score, _gaussian_hessian),
+    auxiliary="sigma",
+    continuous=True,
+)
+
+
+# poisson, log link
+
+
+def _exponential(eta: Array) -> Array:
+    return np.exp(np.minimum(eta, _LARGEST_EXPONENT))
+
+
+def _poisson_cumulant(eta: Array) -> Array:
+    eta = eta[0]
+    return np.exp(np.minimum(eta, _LARGEST_EXPONENT, out=eta), out=eta)
+
+
+def _poisson_draw(eta: Array, sigma: Array, rng: np.random.Generator) -> Array:
+    return rng.poisson(np.minimum(np.exp(np.minimum(eta[0], 50.0)), _LARGEST_MEAN)).astype(np.float64)
+
+
+_POISSON = Family(
+    name="poisson",
+    link="log",
+    columns=(Integer,),
+    suits=lambda column: column.lower >= 0,
+    needs="an Integer column with a lower bound of 0 or more",
+    log_density=lambda eta, y, aux: y * eta[0] - _exponential(eta[0]) - gammaln(y + 1.0),
+    mean=_exponential,
+    mean_gradient=lambda eta: _exponential(eta)[None],
+    draw=_poisson_draw,
+    start=lambda y, w, k: np.log([(w @ y + 0.5) / (w.sum() + 0.5)]),
+    cumulant=_poisson_cumulant,
+    ratio="rate ratio",
+)
+
+
+# categorical, softmax link: the first level is the reference, with predictor 0; y contains codes
+
+
+def _log_sum(eta: Array) -> Array:
+    largest = np.maximum(eta.max(axis=0), 0.0)
+    return largest + np.log(np.exp(-largest) + np.exp(eta - largest).sum(axis=0))
+
+
+def _softmax(eta: Array) -> Array:
+    largest = np.maximum(eta.max(axis=0), 0.0)
+    terms = np.concatenate([np.exp(-largest)[None], np.exp(eta - largest)])
+    return terms / terms.sum(axis=0)
+
+
+def _softmax_gradient(eta: Array) -> Array:
+    p = _softmax(eta)
+    gradient = -p[:, None] * p[None, 1:]
+    for k in range(len(eta)):
+        # p_k (1 - p_k), with 1 - p_k as the sum of the other probabilities, which is accurate if p_k is close to 1
+        gradient[k + 1, k] = p[k + 1] * np.delete(p, k + 1, axis=0).sum(axis=0)
+    return gradient
+
+
+def _categorical_draw(eta: Array, sigma: Array, rng: np.random.Generator) -> Array:
+    # Gumbel-max trick: the argmax of logits plus Gumbel noise is a categorical draw; the reference has logit 0
+    code, largest = np.zeros(eta.shape[1:]), rng.gumbel(size=eta.shape[1:])
+    for level, logit in enumerate(eta, start=1):
+        noisy = logit + rng.gumbel(size=logit.shape)
+        code[noisy > largest] = level
+        largest = np.maximum(largest, noisy)
+    return code
+
+
+def _categorical_start(y: Array, w: Array, n_predictors: int) -> Array:
+    counts = np.array([w @ (y == level) for level in range(n_predictors + 1)]) + 0.5
+    return np.log(counts[1:] / counts[0])
+
+
+_CATEGORICAL = Family(
+    name="categorical",
+    link="softmax",
+    columns=(Binary, Categorical),
+    suits=lambda column: True,
+    needs="a Categorical or Binary column (its first level is the reference)",
+    log_density=lambda eta, y, aux: (indicators(y, len(eta)) * eta).sum(axis=0) - _log_sum(eta),
+    mean=_softmax,
+    mean_gradient=_softmax_gradient,
+    draw=_categorical_draw,
+    start=_categorical_start,
+    cumulant=_log_sum,
+    ratio="relative risk ratio",
+    by_level=True,
+)
+
+
+#: Families of the fast path of `fit`, by name.
+FAMILIES: dict[str, Family] = {family.name: family for family in (_BERNOULLI, _GAUSSIAN, _CATEGORICAL, _POISSON)}

@@ -1,0 +1,129 @@
+"""Scores of a regression at its mode on the public synthetic rows, for a release that measures them on private rows."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from iwbayes._digest import digest
+from iwbayes.arrays import Array
+from iwbayes.features.formulas import response_column
+from iwbayes.features.scores import MOST_OUTCOMES, Outcomes
+from iwbayes.models.design import Design, OtherRows, build_design
+from iwbayes.models.families import FamilyName, check_column, default_family, get_family
+from iwbayes.models.modes import maxima
+from iwbayes.models.priors import LogPrior, prior_scales
+from iwbayes.models.weighted_rows import WeightedRows, merge_draws
+from iwbayes.schema import Integer, Schema
+from iwbayes.tables import SyntheticTable
+
+
+@dataclass(frozen=True)
+class RegressionScores:
+    """The score function of a regression at one point, a `RowScores`.
+
+    The scores of a row depend on this row only, to the last bit; see `Design.on`.
+    """
+
+    design: Design  # without rows
+    theta: Array  # (p,)
+
+    def __call__(self, frame: pd.DataFrame) -> Array:
+        """Return scores (row, p): zero in rows with missing cells, NaN in rows with a level without a coefficient.
+
+        If the schema allows missing cells, a last column is added: one in complete rows and zero in others.
+        """
+        rows = self.design.on(frame)
+        return self._scores(rows, rows.y)
+
+    @property
+    def response(self) -> tuple[str, tuple[str, ...]] | None:
+        """Column and levels of the response; see `RowScores`."""
+        levels = self.design.levels
+        return (self.design.name, tuple(levels)) if 0 < len(levels) <= MOST_OUTCOMES else None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the predictors; see `RowScores`."""
+        return tuple(name for name in self.design.schema.names if name != self.design.name)
+
+    def outcomes(self, frame: pd.DataFrame) -> Outcomes:
+        """Return the scores of each row under each level of the response."""
+        rows, levels = self.design.on(frame), self.design.levels
+        each = [np.full(len(rows.x), float(code)) for code in range(len(levels))]
+        logs = np.stack([self._with(rows, y).row_values(self.theta) for y in each])
+        scores = np.stack([self._scores(rows, y) for y in each])
+        codes = {level: code for code, level in enumerate(levels)}
+        observed = frame[self.design.name].astype(str).map(codes).fillna(0).to_numpy(dtype=np.intp)
+        return Outcomes(scores, np.exp(logs), observed)
+
+    def _with(self, rows: OtherRows, y: Array) -> WeightedRows:
+        return WeightedRows(self.design.with_rows(rows.x, y), np.ones(len(y)))
+
+    def _scores(self, rows: OtherRows, y: Array) -> Array:
+        """Return the scores (row, p) for the responses `y` (row,)."""
+        scores = self._with(rows, y).row_scores(self.theta)
+        scores[~rows.complete] = 0.0
+        scores[rows.complete & ~rows.known] = np.nan
+        if any(column.missing for column in self.design.schema):
+            # the number of complete rows informs the model too, and no score contains it
+            scores = np.column_stack([scores, rows.complete])
+        return scores
+
+    def digest(self) -> str:
+        """Return a digest of formula, family, layout and point."""
+        design = self.design
+        layout = repr((design.columns, design.levels, sorted(design.predictor_levels.items())))
+        return digest(
+            "RegressionScores", design.formula, design.family.name, design.schema.to_toml(), layout, self.theta
+        )
+
+
+@dataclass(frozen=True)
+class RegressionModel:
+    """A regression that a release is made for, with the default priors of `fit`; a `ScoreModel`."""
+
+    formula: str
+    family: FamilyName | None = None
+
+    @property
+    def name(self) -> str:
+        """The formula."""
+        return self.formula
+
+    def check(self, schema: Schema) -> None:
+        """Raise if the formula is not made of polynomials of columns, or if the response does not match the family."""
+        column = response_column(self.formula, schema)
+        if self.family is None and isinstance(column, Integer):
+            raise ValueError(
+                f"family must be given for the response {column.name!r}, because whole numbers may be counts or "
+                f"measurements. Use iwbayes.model({self.formula!r}, family='poisson'), or --family poisson in a "
+                "command."
+            )
+        if column is not None:
+            check_column(get_family(default_family(column) if self.family is None else self.family), column)
+
+    def on(self, synthetic: SyntheticTable) -> Callable[[Array], RegressionScores]:
+        """Build the design on synthetic rows; see `ScoreModel`."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # levels that do not occur have no coefficient and no score
+            design = build_design(self.formula, synthetic.frame, synthetic.schema, self.family)
+        none = design.with_rows(design.x[:0], design.y[:0])
+
+        def at(weights: Array) -> RegressionScores:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                prior = LogPrior(design, prior_scales(design, weights[design.rows]))
+                merged = merge_draws(design, weights[None, design.rows])
+                return RegressionScores(none, maxima(merged, prior).theta[0])
+
+        return at
+
+    def to_data(self) -> dict[str, Any]:
+        """Return formula and family as JSON values."""
+        return {"formula": self.formula, "family": self.family}

@@ -1,0 +1,241 @@
+"""Weighted rows of a regression: log likelihood and derivatives in numpy, and exact compression of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iwbayes.arrays import MERGE_SHARE, Array, identical_rows, row_blocks
+from iwbayes.models.design import Design
+
+# Rows and draws per block, chosen so that a block stays in the processor cache.
+_BLOCK_ROWS, _BLOCK_DRAWS = 512, 256
+# Size of a block in sums of derivatives, in numbers, with bounds on its rows; rows per block of a Gram matrix.
+_BLOCK_NUMBERS, _LEAST_ROWS, _MOST_ROWS, _GRAM_ROWS = 2**17, 64, 4096, 8192
+# With this many weight vectors or more, it is cheaper to compute the products of columns once and reuse them.
+_MANY = 4
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedRows:
+    """Rows of a regression with their weights.
+
+    The weighted log likelihood is sum_i w_i log f(y_i | x_i, theta), with theta as in `LogPrior`.
+    """
+
+    design: Design
+    weights: Array  # (row,), nonnegative
+
+    def at(self, rows: NDArray[np.intp]) -> WeightedRows:
+        """Return some of the rows, by their indices."""
+        design = self.design
+        return WeightedRows(design.with_rows(design.x[rows], design.y[rows]), self.weights[rows])
+
+    def _predictors(self, theta: Array) -> tuple[Array, float]:
+        """Return the linear predictors (predictor, row) and the auxiliary parameter at theta (p,)."""
+        shape = (self.design.x.shape[1], self.design.n_predictors)
+        beta = theta[: shape[0] * shape[1]].reshape(shape)
+        return np.ascontiguousarray((self.design.x @ beta).T), float(theta[-1])
+
+    def row_values(self, theta: Array) -> Array:
+        """Return the unweighted log likelihood of each row at theta (p,), shape (row,)."""
+        eta, aux = self._predictors(theta)
+        return self.design.family.log_density(eta, self.design.y, aux)
+
+    def row_scores(self, theta: Array) -> Array:
+        """Return the unweighted score of each row at theta (p,), shape (row, p)."""
+        eta, aux = self._predictors(theta)
+        score = self.design.family.score(eta, self.design.y, aux)
+        k, x = self.design.n_predictors, self.design.x
+        scores = np.empty((len(x), self.design.n_parameters))
+        for j in range(k):
+            scores[:, j : x.shape[1] * k : k] = x * score[j][:, None]
+        if self.design.auxiliary:
+            scores[:, -1] = score[k]
+        return scores
+
+    def row_curvatures(self, theta: Array, left: Array, right: Array) -> Array:
+        """Return minus the second derivative of each row's log likelihood along pairs of directions.
+
+        `left` and `right` have shape (p, q), and the result (row, q).
+        """
+        eta, aux = self._predictors(theta)
+        hessian = self.design.family.hessian(eta, self.design.y, aux)
+        both = (self._moved(left), self._moved(right))
+        return -np.asarray(np.einsum("abi,iaq,ibq->iq", hessian, *both, optimize=True))
+
+    def _moved(self, directions: Array) -> Array:
+        """Return the change of predictors (and aux) of each row along directions (p, q): (row, predictor, q)."""
+        x, k, q = self.design.x, self.design.n_predictors, directions.shape[1]
+        moved = (x @ directions[: x.shape[1] * k].reshape(x.shape[1], k * q)).reshape(len(x), k, q)
+        if not self.design.auxiliary:
+            return moved
+        return np.concatenate([moved, np.broadcast_to(directions[-1], (len(x), 1, q))], axis=1)
+
+    def gradient(self, theta: Array) -> tuple[float, Array]:
+        """Return the weighted log likelihood at theta (p,) and its gradient (p,).
+
+        The constant that `values` omits is omitted here too.
+        """
+        design, (eta, aux) = self.design, self._predictors(theta)
+        score = design.family.score(eta, design.y, aux) * self.weights
+        gradient, k = np.empty(len(theta)), len(eta)
+        gradient[: design.x.shape[1] * k] = (design.x.T @ score[:k].T).ravel()
+        if len(score) > k:
+            gradient[-1] = score[-1].sum()
+        return float(self.weights @ design.family.log_density(eta, design.y, aux)) - self._constant, gradient
+
+    @cached_property
+    def _constant(self) -> float:
+        """Constant of the log likelihood that `values` omits."""
+        origin = np.zeros(self.design.n_parameters)
+        return float(self.weights @ self.row_values(origin) - self.values(origin[None])[0])
+
+    def derivatives(self, theta: Array) -> tuple[float, Array, Array]:
+        """Return the weighted log likelihood, its gradient (p,) and Hessian (p, p) at theta (p,)."""
+        [value], [gradient], [hessian] = derivatives_each([self], theta[None])
+        return float(value), gradient, hessian
+
+    def values(self, theta: Array) -> Array:
+        """Return the weighted log likelihood at each theta (draw, p), shape (draw,).
+
+        Canonical families omit constants that depend on the response only.
+        """
+        x, y, family = self.design.x, self.design.y, self.design.family
+        shape = (x.shape[1], self.design.n_predictors)
+        beta = theta[:, : shape[0] * shape[1]].reshape(-1, *shape)
+        total = np.zeros(len(beta)) if family.cumulant is None else np.einsum("sjk,jk->s", beta, self._statistic)
+        for draws in row_blocks(len(beta), _BLOCK_DRAWS):
+            block = np.ascontiguousarray(beta[draws].transpose(2, 1, 0))
+            sums = np.zeros(block.shape[2])
+            for rows in row_blocks(len(self.weights), _BLOCK_ROWS):
+                # the product gets no name, so that the next block reuses its memory, which is still in the cache
+                if family.cumulant is None:
+                    sums += self.weights[rows] @ family.log_density(x[rows] @ block, y[rows, None], theta[draws, -1])
+                else:
+                    sums -= self.weights[rows] @ family.cumulant(x[rows] @ block)
+            total[draws] += sums
+        return total
+
+    @cached_property
+    def _statistic(self) -> Array:
+        """Weighted sufficient statistic sum_i w_i x_i T(y_i)', shape (column, predictor)."""
+        statistic = self.design.family.statistic(self.design.y, self.design.n_predictors)
+        return self.design.x.T @ (statistic * self.weights).T
+
+
+def derivatives_each(each: Sequence[WeightedRows], theta: Array) -> tuple[Array, Array, Array]:
+    """Return weighted log likelihoods (likelihood,), gradients (likelihood, p) and Hessians (likelihood, p, p).
+
+    Each likelihood is evaluated at its own row of theta (likelihood, p). If all have the same design, one pass over the
+    rows serves all weights.
+    """
+    design = each[0].design
+    if any(rows.design is not design for rows in each):
+        found = [derivatives_each([rows], point[None]) for rows, point in zip(each, theta, strict=True)]
+        values, gradients, hessians = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return values, gradients, hessians
+    sums = _Sums(design, theta)
+    for block in row_blocks(len(design.y), sums.block_rows):
+        sums.add(block, np.stack([rows.weights[block] for rows in each], axis=1))
+    return sums.result()
+
+
+class _Sums:
+    """Sums over the rows of one design, for several weight vectors, each with its own theta; theta is (draw, p)."""
+
+    def __init__(self, design: Design, theta: Array) -> None:
+        self._design, self._aux = design, theta[:, -1]
+        m, c, k = len(theta), design.x.shape[1], design.n_predictors
+        # the coefficients of all draws are adjacent, so one product gives all predictors
+        self._beta = np.ascontiguousarray(theta[:, : c * k].reshape(m, c, k).transpose(1, 2, 0)).reshape(c, k * m)
+        self._value = np.zeros(m)
+        self._first, self._cross = np.zeros((k, c, m)), np.zeros((k, c, m))
+        self._own = np.zeros((2, m))  # first and second derivative with respect to the auxiliary parameter
+        self._pairs = np.triu_indices(c) if m >= _MANY else None
+        width = c * (c + 1) // 2 if self._pairs else c * c
+        self._second = {(a, b): np.zeros((width, m)) for a in range(k) for b in range(a, k)}
+        width = (len(self._pairs[0]) if self._pairs else 0) + (3 + 2 * k + k * k) * m + c
+        self.block_rows = min(max(_BLOCK_NUMBERS // width, _LEAST_ROWS), _MOST_ROWS)
+
+    def add(self, rows: slice, weights: Array) -> None:
+        """Add a block of rows with weights (row, draw)."""
+        family, k = self._design.family, self._design.n_predictors
+        x, y = self._design.x[rows], self._design.y[rows, None]
+        eta = np.ascontiguousarray((x @ self._beta).reshape(len(x), k, -1).transpose(1, 0, 2))
+        self._value += (family.log_density(eta, y, self._aux) * weights).sum(axis=0)
+        score = family.score(eta, y, self._aux) * weights
+        second = family.hessian(eta, y, self._aux) * weights
+        self._first += x.T @ score[:k]
+        columns = np.ascontiguousarray(x.T)
+        products = None if self._pairs is None else columns[self._pairs[0]] * columns[self._pairs[1]]
+        for (a, b), total in self._second.items():
+            if products is not None:
+                total += products @ second[a, b]
+            else:
+                total += np.stack([((columns * one) @ x).ravel() for one in second[a, b].T], axis=1)
+        if self._design.auxiliary:
+            self._own[0] += score[k].sum(axis=0)
+            self._own[1] += second[k, k].sum(axis=0)
+            self._cross += x.T @ second[:k, k]
+
+    def result(self) -> tuple[Array, Array, Array]:
+        """Return values (draw,), gradients (draw, p) and Hessians (draw, p, p)."""
+        design, m = self._design, len(self._value)
+        c, k, p = design.x.shape[1], design.n_predictors, design.n_parameters
+        n = c * k
+        gradient, hessian = np.empty((m, p)), np.empty((m, p, p))
+        gradient[:, :n] = self._first.transpose(2, 1, 0).reshape(m, n)
+        for (a, b), total in self._second.items():
+            if self._pairs is None:
+                block = total.T.reshape(m, c, c)
+            else:
+                block, (i, j) = np.empty((m, c, c)), self._pairs
+                block[:, i, j] = block[:, j, i] = total.T
+            hessian[:, a:n:k, b:n:k] = block
+            hessian[:, b:n:k, a:n:k] = block.transpose(0, 2, 1)
+        if design.auxiliary:
+            gradient[:, -1], hessian[:, -1, -1] = self._own
+            cross = self._cross.transpose(2, 1, 0).reshape(m, n)
+            hessian[:, :n, -1], hessian[:, -1, :n] = cross, cross
+        return self._value, gradient, hessian
+
+
+def merge_draws(design: Design, weights: Array) -> list[WeightedRows]:
+    """Compress the rows of one design under several weight vectors (draw, row), without changing the likelihoods.
+
+    Identical rows are merged into one with the sum of their weights, if enough rows are identical. For the gaussian
+    family at most column + 1 rows remain, with the same weighted Gram matrix as all rows: let R be the triangular
+    factor of the rows sqrt(w)(x, y) and W = sum w. Then the rows of R / sqrt(v), each with weight
+    v = W / (number of rows of R), have the same log likelihood, as a function of beta and sigma.
+
+    Returns one `WeightedRows` per weight draw. They share one design, without rows that have weight zero in all draws.
+    In the gaussian family each has its own design instead, and all have the same small number of rows.
+    """
+    kept = (weights > 0).any(axis=0)
+    x, y = design.x, design.y
+    if not kept.all():
+        x, y, weights = x[kept], y[kept], weights[:, kept]
+    if design.family.continuous:
+        return [_gram_rows(design, x, y, w) for w in weights]
+    first, inverse = identical_rows(x, y)
+    if len(first) > MERGE_SHARE * len(y):
+        shared = design if x is design.x else design.with_rows(x, y)
+        return [WeightedRows(shared, w) for w in weights]
+    shared = design.with_rows(x[first], y[first])
+    return [WeightedRows(shared, np.bincount(inverse, w, len(first)).astype(np.float64)) for w in weights]
+
+
+def _gram_rows(design: Design, x: Array, y: Array, w: Array) -> WeightedRows:
+    """Return a few rows with the weighted Gram matrix of (x, y), from a triangular factor that is updated by blocks."""
+    factor = np.empty((0, x.shape[1] + 1))
+    for rows in row_blocks(len(y), _GRAM_ROWS):
+        block = np.column_stack([x[rows], y[rows]]) * np.sqrt(w[rows])[:, None]
+        factor = np.asarray(np.linalg.qr(np.concatenate([factor, block]), mode="r"))
+    v = float(w.sum()) / len(factor)
+    factor = factor / np.sqrt(v)
+    return WeightedRows(design.with_rows(factor[:, :-1], factor[:, -1]), np.full(len(factor), v))

@@ -1,0 +1,283 @@
+"""Rehearsals: replays of a release on rows drawn from its own weighted rows, and intervals of statistics from them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+from iwbayes._digest import digest
+from iwbayes.arrays import Array
+from iwbayes.display import html_table, wrapped
+from iwbayes.features.unmeasured import unmeasured_features
+from iwbayes.measurement import ASSUMED_MISFIT
+from iwbayes.release.file import read_recipe
+from iwbayes.release.rehearsal_folder import RehearsalFacts, RehearsalsError, opened, read_folder, write_folder
+from iwbayes.release.release import Release
+
+#: Smallest number of rehearsals for an interval.
+LEAST = 10
+#: Number of directions in which the slope of a statistic is computed, standard deviation of log weights per step, and
+#: largest change of a log weight: a row of almost no weight can be far from the others in such a direction.
+_SLOPES, _STEP, _MOST = 20, 0.1, 1.0
+
+
+def release_digest(release: Release) -> str:
+    """Return the SHA-256 of a release's rows, weights and number of private rows, which rehearsals store."""
+    return digest("Release", release.synthetic.fingerprint(), release.weights.fingerprint(), release.n_private)
+
+
+class RehearsedInterval(NamedTuple):
+    """Interval of a statistic, computed by `Rehearsals.interval`, which describes the fields."""
+
+    estimate: float
+    lower: float
+    upper: float
+    sd: float
+    unrehearsed_share: float
+
+
+class StatisticSpread(NamedTuple):
+    """Errors of several statistics, each of shape (q,), computed by `Rehearsals.spread`.
+
+    ``estimate``: values for the release. ``variance``: mean squared errors over the rehearsals. ``unrehearsed``:
+    additional variances for unmeasured features. ``n_finite``: number of rehearsals with a finite value.
+    """
+
+    estimate: Array
+    variance: Array
+    unrehearsed: Array
+    n_finite: NDArray[np.intp]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Rehearsals(Sequence[Release]):
+    """Replays of a release, each made in the same way from rows drawn from the release's weighted rows.
+
+    `rehearse` makes them; pass them to `calibrate` or `fit`. The differences between the estimates of the replays and
+    the estimate of the release show how large its own error can be, from all causes. Rehearsals contain no private
+    information beyond the release, and cost no privacy. ``rehearsals[0]`` is a `Release`.
+
+    Parameters
+    ----------
+    facts : RehearsalFacts
+        Facts that all rehearsals share, such as the seed. Use `rehearse` or `Rehearsals.load` to make rehearsals.
+
+    Examples
+    --------
+    >>> import iwbayes as iw
+    >>> people = iw.datasets.simulate_table("bernoulli", 300, random_seed=1)
+    >>> private = iw.PrivateTable(people.frame, people.schema)
+    >>> release = iw.publish(private, epsilon=2.0, delta=1e-6, n_synthetic=300, for_models=["y ~ x"])
+    >>> rehearsals = iw.rehearse(release, n=10, random_seed=1, progressbar=False)
+    >>> len(rehearsals), len(rehearsals[0].synthetic)
+    (10, 300)
+    """
+
+    facts: RehearsalFacts
+    _release: bytes
+    _contents: Any = field(default=())  # the bytes of each release file, or `ReplayFiles`
+
+    def __len__(self) -> int:
+        return len(self._contents)
+
+    @overload
+    def __getitem__(self, index: int) -> Release: ...
+    @overload
+    def __getitem__(self, index: slice) -> Rehearsals: ...
+    def __getitem__(self, index: int | slice) -> Release | Rehearsals:
+        if isinstance(index, slice):
+            return Rehearsals(self.facts, self._release, self._contents[index])
+        return opened(self._contents[index])
+
+    @cached_property
+    def release(self) -> Release:
+        """The release that was rehearsed; a RehearsalsError if it is not the one that the facts name."""
+        found: Release = opened(self._release)
+        if release_digest(found) != self.facts.release:
+            raise RehearsalsError("the rehearsals contain a different release than their facts name. Rehearse again.")
+        return found
+
+    @cached_property
+    def misfit(self) -> float:
+        """Mean square error of the release's rows, in an unmeasured direction of variance one, that replays miss.
+
+        It is the excess of the release's measured error over the errors of the replays, at least
+        `Measurement.least_misfit`, plus the sampling variance of the private rows. It is NaN without a measurement.
+        """
+        measurement = self.release.weights.measurement
+        least = ASSUMED_MISFIT if measurement is None else measurement.least_misfit
+        errors = [opened(self._contents[index], read_recipe).get("misfit") for index in range(len(self))]
+        known = [float(error) if isinstance(error, int | float) else np.nan for error in errors]
+        beyond = self.facts.misfit - np.mean(known)
+        return float(np.maximum(beyond, least)) + 1 / self.release.n_private
+
+    def interval(
+        self,
+        statistic: Callable[[pd.DataFrame, Array], float],
+        *,
+        level: float = 0.9,
+        random_seed: int | np.random.Generator | None = None,
+    ) -> RehearsedInterval:
+        """Return an interval for a statistic of weighted rows, such as a quantile or the AUC of a classifier.
+
+        Parameters
+        ----------
+        statistic : callable
+            Function of the rows (a data frame) and their weights, shape (row,) with mean one. It returns a number that
+            changes smoothly with the weights. It is called for the release, for each rehearsal, and forty times with
+            perturbed weights of the release, which show how much the statistic depends on unmeasured features.
+        level : float, default 0.9
+            Level of the interval, in (0, 1).
+        random_seed : int or numpy.random.Generator, optional
+            Seed of the perturbations.
+
+        Returns
+        -------
+        RehearsedInterval
+            Named tuple of ``estimate``, ``lower``, ``upper``, the standard deviation ``sd``, and ``unrehearsed_share``,
+            the share of the variance that is due to unmeasured features.
+
+        Raises
+        ------
+        ValueError
+            If the level is out of range, or the statistic is not finite in the release and in ten rehearsals.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> def median(rows, weights):
+        ...     return np.quantile(rows["age"], 0.5, weights=weights, method="inverted_cdf")
+        >>> rehearsals.interval(median)  # doctest: +SKIP
+        """
+        if not 0 < level < 1:
+            raise ValueError(f"level must be in (0, 1), such as 0.9; got {level!r}.")
+
+        def as_array(rows: pd.DataFrame, weights: Array) -> Array:
+            return np.array([float(statistic(rows, weights))])
+
+        found = self.spread(as_array, random_seed=random_seed)
+        if not np.isfinite(found.estimate[0]):
+            raise ValueError("the statistic of the release is not finite. It must return a finite number.")
+        if found.n_finite[0] < LEAST:
+            raise ValueError(f"the statistic must be finite in {LEAST} rehearsals or more; got {found.n_finite[0]}.")
+        estimate, seen, missed = (float(part[0]) for part in found[:3])
+        sd = float(np.sqrt(seen + missed))
+        half = float(stdtrit(found.n_finite[0], (1 + level) / 2)) * sd
+        return RehearsedInterval(estimate, estimate - half, estimate + half, sd, missed / max(seen + missed, 1e-300))
+
+    def spread(
+        self,
+        statistics: Callable[[pd.DataFrame, Array], Array],
+        *,
+        random_seed: int | np.random.Generator | None = None,
+    ) -> StatisticSpread:
+        """Return errors of several statistics, an array (q,); see `interval`. Values must be finite to be used."""
+        table, values = self.release.synthetic, self.release.weights.values
+        estimate = statistics(table.frame, values)
+        found = np.stack([statistics(replay.synthetic.frame, replay.weights.values) for replay in self]) - estimate
+        finite = np.isfinite(found)
+        n_finite = finite.sum(axis=0)
+        sums = np.square(np.where(finite, found, 0.0)).sum(axis=0)
+        seen = np.divide(sums, n_finite, out=np.full(len(estimate), np.nan), where=n_finite > 0)
+        missed = np.broadcast_to(self._missed(statistics, np.random.default_rng(random_seed)), estimate.shape)
+        return StatisticSpread(estimate, seen, missed, n_finite)
+
+    def _missed(self, statistics: Callable[[pd.DataFrame, Array], Array], rng: np.random.Generator) -> Array:
+        """Return variances (q,) due to unmeasured features, from the slopes of the statistics along them."""
+        release, measurement = self.release, self.release.weights.measurement
+        none = np.zeros(1)
+        if np.isnan(self.misfit) or measurement is None or measurement.features is None:
+            return none
+        values = release.weights.values
+        directions = unmeasured_features(release.synthetic.frame, measurement.features, values / values.sum())
+        size = directions.shape[1]
+        if not size:
+            return none
+        slopes = []
+        for _ in range(_SLOPES):
+            along = rng.normal(size=size)
+            step = np.clip(directions @ (along / np.linalg.norm(along)) * _STEP, -_MOST, _MOST)
+            ends = [values * np.exp(sign * step) for sign in (1, -1)]
+            up, down = (statistics(release.synthetic.frame, end / end.mean()) for end in ends)
+            slopes.append((up - down) / (2 * _STEP))
+        # on average, a random direction has 1/size of the squared slope of a statistic
+        return self.misfit * size * np.mean(np.square(slopes), axis=0)
+
+    def __iter__(self) -> Iterator[Release]:
+        """Yield one replay after the other, with only one in memory."""
+        return (self[index] for index in range(len(self)))
+
+    def check(self, release: Release) -> None:
+        """Raise a ValueError unless these are rehearsals of the given release."""
+        if self.facts.release != release_digest(release):
+            raise ValueError(
+                "the rehearsals belong to a different release, or its weights were changed. Rehearse the release as it "
+                "was published."
+            )
+
+    def __repr__(self) -> str:
+        return f"Rehearsals({len(self)} of {self.facts.n_synthetic} synthetic rows, {self._replayed})"
+
+    def __str__(self) -> str:
+        return wrapped(repr(self))
+
+    def _repr_html_(self) -> str:
+        facts = [("rehearsals", str(len(self))), ("synthetic rows of each", str(self.facts.n_synthetic))]
+        return html_table("Rehearsals of a release", ("", "value"), [*facts, ("replayed", self._replayed)])
+
+    @property
+    def _replayed(self) -> str:
+        generator = self.facts.generator
+        return f"{generator} and weights replayed" if generator else "weights replayed, rows kept unchanged"
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the rehearsals to a new folder, completely or not at all.
+
+        Parameters
+        ----------
+        path : str or path
+            Folder to create.
+
+        Returns
+        -------
+        pathlib.Path
+            Path of the folder.
+
+        Raises
+        ------
+        FileExistsError, OSError
+            If the path already exists or cannot be written. No partial folder remains.
+        """
+        write_folder(Path(path), self.facts, self._release, map(self._contents.__getitem__, range(len(self))))
+        return Path(path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Rehearsals:
+        """Read rehearsals from a folder. It runs no code from the folder, and checks each replay when it is read.
+
+        Parameters
+        ----------
+        path : str or path
+            Folder to read. Do not move it: replays are read from it when they are needed.
+
+        Returns
+        -------
+        Rehearsals
+
+        Raises
+        ------
+        RehearsalsError
+            If the folder is damaged or is not a folder of rehearsals. The message names path and remedy.
+        OSError
+            If the folder does not exist or cannot be opened.
+        """
+        return cls(*read_folder(path))

@@ -1,0 +1,97 @@
+"""Replay a release once: draw rows from its weighted rows, and publish them with its settings and seeded noise."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pandas as pd
+
+from iwbayes._threads import one_blas_thread
+from iwbayes.analyst.calibration.misfit import misfit_of_rows
+from iwbayes.analyst.released_tilt import NOISE_AWARE
+from iwbayes.curator.pipeline import Pipeline
+from iwbayes.curator.privacy.ledger import Ledger
+from iwbayes.curator.privacy.noise import SeededNoise
+from iwbayes.curator.settings import seeded
+from iwbayes.features.scores import ScoreModel
+from iwbayes.models.regression_scores import RegressionModel
+from iwbayes.release import Release
+from iwbayes.release.file import from_bytes
+from iwbayes.tables import PrivateTable
+
+
+def check_replayable(release: Release, models: Sequence[ScoreModel] = ()) -> Pipeline:
+    """Return the pipeline of a release (generator and weights), or raise if the release cannot be replayed.
+
+    `models` are the models that the release names without storing them.
+    """
+    if not isinstance(release, Release):
+        raise TypeError(f"rehearse takes a Release; got {type(release).__name__}. Read one with iwbayes.load(path).")
+    if release.statement.adjacency == "replace-user":
+        raise ValueError(
+            "a release with user-level privacy cannot be rehearsed, because its rows do not say which rows belong to "
+            "one person. Its intervals only describe the rows; see the README."
+        )
+    settings = (release.recipe or {}).get("settings")
+    if not isinstance(settings, dict):
+        raise ValueError(
+            "the release does not contain its settings: it was assembled by hand. Ask its publisher to publish again."
+        )
+    if release.weights.steps or release.weights.method.startswith(NOISE_AWARE):
+        raise ValueError("the weights of the release were changed. Rehearse the release as it was published.")
+    try:
+        return Pipeline.from_data(settings, release.synthetic, partial(named_model, models))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the release cannot be replayed: {str(error).rstrip('.')}. Ask its publisher.") from error
+
+
+def named_model(models: Sequence[ScoreModel], *, build: str | None = None, **settings: Any) -> ScoreModel:
+    """Return the model that a release names: a regression, or the passed model with the name of this function."""
+    if build is None:
+        return RegressionModel(**settings)
+    found = {model.name: model for model in models}
+    if build not in found:
+        raise ValueError(
+            f"it was made for the model function {build!r} and stores the name only. Pass it: "
+            f"models=[iwbayes.model({build})]"
+        )
+    return found[build]
+
+
+def replay(content: bytes, index: int, random_seed: int, models: bytes = b"") -> bytes:
+    """Return replay number `index` of a release, as bytes of a release file; `content` is the file of the release.
+
+    `models` are the models that the release does not store, pickled by cloudpickle, which also supports functions that
+    are defined in a notebook.
+    """
+    release, pipeline = _opened(content, models)
+    rng = np.random.default_rng([random_seed, index])
+    ledger = Ledger(math.inf, 0.0, release.statement.adjacency, noise=SeededNoise(int(rng.integers(2**31))))
+    with one_blas_thread():
+        made = seeded(pipeline, int(rng.integers(2**31))).run(drawn_rows(release, rng), ledger, rng)
+    recipe = {"rehearsal": index}
+    found = Release(made.synthetic, made.weights, ledger.statement(), n_private=release.n_private, recipe=recipe)
+    if not math.isnan(error := misfit_of_rows(found)):
+        found = replace(found, recipe=recipe | {"misfit": error})
+    return found.to_bytes()
+
+
+def drawn_rows(release: Release, rng: np.random.Generator) -> PrivateTable:
+    """Draw as many rows as there were private rows from a release, in proportion to their weights; they are public."""
+    values = release.weights.values
+    rows = rng.choice(len(values), size=release.n_private, p=values / values.sum())
+    frame: pd.DataFrame = release.synthetic.frame.iloc[rows].reset_index(drop=True)
+    return PrivateTable(frame, release.synthetic.schema)
+
+
+@lru_cache(maxsize=1)
+def _opened(content: bytes, models: bytes) -> tuple[Release, Pipeline]:
+    release = Release(**from_bytes(io.BytesIO(content)))
+    return release, check_replayable(release, cloudpickle.loads(models) if models else ())

@@ -1,0 +1,327 @@
+"""Forest plots: means and intervals of coefficients, of one posterior or of several below each other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.quantities.intervals import BOUNDS, intervals
+from iwbayes.release import Release
+from iwbayes.reporting.drawing import (
+    CALIBRATED,
+    GREY,
+    LIGHT_GREY,
+    NOT_CALIBRATED,
+    axes_or_new,
+    colour,
+    label_axes,
+    label_rows,
+    legend_below,
+    marker,
+    plain,
+    title_with_verdict,
+)
+from iwbayes.schema.columns import _Numeric
+
+_COLUMNS = ("coefficient", "method", *BOUNDS)
+#: Inches of a row's label, tick labels and panel borders.
+_ROW, _FRAME = 0.15, 1.1
+#: Differences beyond this many half intervals are on a logarithmic axis.
+_LINEAR = 3
+#: Intervals that are not calibrated may reach this far beyond the others, in units of the range of these.
+_ROOM = 1.0
+#: What coefficients change by one, by family.
+_SCALES = {
+    "bernoulli": "log odds of {}",
+    "binomial": "log odds of {}",
+    "cumulative": "log odds of {}",
+    "categorical": "log odds of {} against its first level",
+    "poisson": "log mean of {}",
+    "negativebinomial": "log mean of {}",
+    "gamma": "log mean of {}",
+    "gaussian": "mean of {}",
+    "t": "mean of {}",
+}
+
+
+def plot_forest(
+    posteriors: arviz_compat.ArvizObject | pd.DataFrame | Mapping[str, arviz_compat.ArvizObject | pd.DataFrame],
+    *,
+    methods: Sequence[str] | None = None,
+    reference: str | None = None,
+    release: Release | None = None,
+    apart: Sequence[str] = ("Intercept",),
+    prob: float = 0.9,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw a forest plot: the mean and interval of each coefficient, by several methods below each other.
+
+    Intervals that are NOT calibrated have hollow markers and dashed lines. If they are so long that the others would be
+    hard to read, they end in an arrow.
+
+    Parameters
+    ----------
+    posteriors : arviz.InferenceData, xarray.DataTree, pandas.DataFrame, or dict of str to these
+        One posterior, or several by their names, such as ``{"private rows": idata, "released": other}``; see
+        :func:`~iwbayes.intervals`. A table may also have a column ``method`` and a row for each pair of coefficient
+        and method.
+    methods : sequence of str, optional
+        Methods to show, from the top; all by default.
+    reference : str, optional
+        Show differences from this method's mean, divided by half the length of its interval, so that coefficients of
+        every size can be compared. The axis is linear within 3 and logarithmic beyond.
+    release : Release, optional
+        Standardise: slopes of numeric columns are multiplied by the weighted standard deviation of the column in this
+        release, and the label gives it in brackets. They then compare with each other and with those of levels.
+    apart : sequence of str
+        Variables with a separate axis above the others, because their size would hide the slopes. Pass
+        ``()`` for one axis. It has no effect with a reference.
+    prob : float
+        Probability of the equal-tailed intervals, in (0, 1). Bounds in tables are drawn as they are.
+    ax : matplotlib.axes.Axes, optional
+        Axes to draw on. If an axis is apart, these axes are divided.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        Axes of the slopes. All axes are in ``ax.figure``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a posterior has a wrong type, a column or method is absent, or a pair of coefficient and method occurs
+        twice.
+
+    Examples
+    --------
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
+
+    >>> import dataclasses
+    >>> import numpy as np
+    >>> weighted = iw.fit("y ~ x", release, calibrate="none", draws=200, random_seed=1)
+    >>> even = dataclasses.replace(release, weights=iw.Weights(np.zeros(len(release.synthetic)), "uniform"))
+    >>> unweighted = iw.fit("y ~ x", even, calibrate="none", draws=200, random_seed=1)
+    >>> ax = iw.plots.forest({"weighted": weighted, "unweighted": unweighted}, release=release)
+    >>> "change in the log odds of y" in ax.get_xlabel()
+    True
+    """
+    table = _long(posteriors, prob)
+    shown = list(dict.fromkeys(table["method"])) if methods is None else list(methods)
+    unknown = sorted({*shown, *([reference] if reference else [])} - set(table["method"]))
+    if unknown:
+        raise ValueError(f"posteriors has no method {unknown}; it has {sorted(set(table['method']))}.")
+    if table.duplicated(["coefficient", "method"]).any():
+        raise ValueError("posteriors has a pair of coefficient and method twice. Keep one row for each.")
+    if reference is not None:
+        return _differences(_relative(table, reference), shown, reference, ax)
+    labels = {str(name): str(name) for name in table["coefficient"]}
+    label = _scale(posteriors)
+    if release is not None:
+        table, labels = _standardised(table, release)
+        label += "\nnumbers: per standard deviation, which is in brackets"
+    table = table.assign(coefficient=[labels[str(name)] for name in table["coefficient"]])
+    bare = {labels[name]: re.sub(r"\[.*", "", name) for name in labels}
+    groups = [[own for own, name in bare.items() if name == one] for one in apart]
+    rest = [name for name, own in bare.items() if own not in apart]
+    groups = [group for group in (*groups, rest) if group]
+    ax = axes_or_new(ax, 7, _FRAME + 0.45 * (len(groups) - 1) + _ROW * len(bare) * (len(shown) + 1))
+    axes = _panels(ax, [len(group) for group in groups])
+    for own, group in zip(axes, groups, strict=True):
+        rows = table[table["coefficient"].isin(group) & table["method"].isin(shown)]
+        draw_forest(own, rows, shown, ends=_ends(rows))
+    label_axes(axes[-1], x=label)
+    _verdict(axes, table[table["method"].isin(shown)], shown, prob if _drawn_from(posteriors) else None)
+    return axes[-1]
+
+
+def _drawn_from(posteriors: Any) -> bool:
+    """Whether intervals come from draws, so that their probability is known."""
+    return all(not isinstance(part, pd.DataFrame) for part in _parts(posteriors))
+
+
+def _parts(posteriors: Any) -> list[Any]:
+    """Return the posteriors that were given, by name or as one."""
+    return list(posteriors.values()) if isinstance(posteriors, dict) else [posteriors]
+
+
+def _long(posteriors: Any, prob: float) -> pd.DataFrame:
+    """Table with columns coefficient, method, mean, lower, upper and calibrated."""
+    if isinstance(posteriors, pd.DataFrame) and {"method"} & {*posteriors.columns, *posteriors.index.names}:
+        table = posteriors.reset_index() if "method" in posteriors.index.names else posteriors
+        absent = [name for name in _COLUMNS if name not in table.columns]
+        if absent:
+            raise ValueError(f"the table lacks the columns {absent}; it needs {list(_COLUMNS)}.")
+        return table if "calibrated" in table.columns else table.assign(calibrated=pd.NA)
+    found = intervals(posteriors, prob=prob)
+    if "method" not in found.index.names:
+        found = pd.concat({"posterior": found}, names=["method", "coefficient"])
+    return found.reset_index()
+
+
+def _scale(posteriors: Any) -> str:
+    """Label of the axis: what coefficients change, if all posteriors agree on it."""
+    found = set()
+    for part in _parts(posteriors):
+        if not isinstance(part, pd.DataFrame):
+            attrs = arviz_compat.group(part, "posterior").attrs
+            response = str(attrs.get("formula", "")).partition("~")[0].strip()
+            found.add(_SCALES.get(str(attrs.get("family")), "").format(response) if response else "")
+    known = found - {""}  # models without a formula say nothing
+    return f"change in the {known.pop()}" if len(known) == 1 else "coefficient"
+
+
+def _standardised(table: pd.DataFrame, release: Release) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Multiply slopes by the weighted standard deviations of their columns, and name these in the labels."""
+    labels, factors = {}, {}
+    for name in dict.fromkeys(table["coefficient"].astype(str)):
+        sizes = [_size(part, release) for part in re.sub(r"\[.*", "", name).split(":")]
+        known = [size for size in sizes if size is not None]
+        factors[name] = float(np.prod(known)) if known else 1.0
+        labels[name] = f"{name} ({' × '.join(f'{size:.3g}' for size in known)})" if known else name
+    factor = table["coefficient"].astype(str).map(factors).to_numpy()
+    return table.assign(**{name: table[name].to_numpy() * factor for name in BOUNDS}), labels
+
+
+def _size(term: str, release: Release) -> float | None:
+    """Weighted standard deviation of a numeric column or its log1p; None of any other term."""
+    inner = re.fullmatch(r"np\.log1p\((.+)\)", term)
+    name = (inner[1] if inner else term).strip("`")
+    schema = release.synthetic.schema
+    if name not in schema.names or not isinstance(schema[name], _Numeric):
+        return None
+    values = release.synthetic.frame[name].to_numpy(dtype=np.float64, na_value=np.nan)
+    values = np.log1p(values) if inner else values
+    known = ~np.isnan(values)
+    weights = release.weights.values[known]
+    if not weights.sum() > 0:
+        return None
+    center = np.average(values[known], weights=weights)
+    size = float(np.sqrt(np.average((values[known] - center) ** 2, weights=weights)))
+    return size if size > 0 else None
+
+
+def _relative(table: pd.DataFrame, reference: str) -> pd.DataFrame:
+    """Differences from the mean of a method, in units of half its interval."""
+    base = table[table["method"] == reference].set_index("coefficient").reindex(table["coefficient"])
+    center, unit = base["mean"].to_numpy(), ((base["upper"] - base["lower"]) / 2).to_numpy()
+    return table.assign(**{name: (table[name].to_numpy() - center) / unit for name in BOUNDS})
+
+
+def _differences(table: pd.DataFrame, shown: list[str], reference: str, ax: Axes | None) -> Axes:
+    """Draw differences from a reference on an axis that is linear near zero; its interval is a band."""
+    n = table["coefficient"].nunique()
+    ax = axes_or_new(ax, 7, _FRAME + _ROW * n * (len(shown) + 1))
+    ax.axvspan(-1, 1, color="0.93", zorder=-1)
+    draw_forest(ax, table, shown)
+    values = table.loc[table["method"].isin(shown), list(BOUNDS)].to_numpy(dtype=np.float64)
+    furthest = float(np.nanmax(np.abs(values), initial=1.0))
+    if furthest > 2 * _LINEAR:
+        ax.set_xscale("symlog", linthresh=_LINEAR, linscale=1.5)
+    low, high = ax.get_xlim()
+    ticks = [0.0, *(sign * size for size in (1, 2, 3, 10, 30, 100, 300, 1000) for sign in (-1, 1))]
+    ticks = [tick for tick in ticks if low <= tick <= high and (furthest <= 2 * _LINEAR or abs(tick) != 2)]
+    ax.set_xticks(sorted(ticks))
+    ax.xaxis.set_major_formatter("{x:g}")
+    label_axes(ax, x=f"difference from {reference}\n(1: half the length of its interval, the grey band)")
+    _verdict([ax], table[table["method"].isin(shown)], shown, None)
+    return ax
+
+
+def _panels(ax: Axes, sizes: Sequence[int]) -> list[Axes]:
+    """Divide axes into panels one below the other; the last are the axes themselves."""
+    spec = ax.get_subplotspec()
+    if len(sizes) == 1 or spec is None:
+        return [ax] * len(sizes)
+    inner = spec.subgridspec(len(sizes), 1, height_ratios=[size + 0.4 for size in sizes])
+    figure = ax.get_figure()
+    assert figure is not None
+    above = [figure.add_subplot(inner[index]) for index in range(len(sizes) - 1)]
+    ax.set_subplotspec(inner[-1])
+    for own in above:
+        own.tick_params(axis="x", labelsize="small")
+    return [*above, ax]
+
+
+def _verdict(axes: Sequence[Axes], table: pd.DataFrame, shown: Sequence[str], prob: float | None) -> None:
+    """Say in words which intervals are calibrated: in the title for one posterior, in the legend for several."""
+    known = table["calibrated"].dropna().astype(bool)
+    bad = bool(len(known)) and not known.all()
+    if len(shown) == 1:
+        verdict = None
+        if len(known):
+            verdict = CALIBRATED if not bad else f"{NOT_CALIBRATED}{' in part (hollow)' if known.any() else ''}"
+        if prob is not None:
+            title_with_verdict(axes[0], f"{100 * prob:g} % intervals", verdict)
+        elif verdict is not None:
+            title_with_verdict(axes[0], "Intervals", verdict)
+        return
+    if prob is not None:
+        label_axes(axes[0], title=f"{100 * prob:g} % intervals")
+    if bad:
+        style: dict[str, Any] = {"color": GREY, "linestyle": (0, (3, 1.5)), "marker": "o", "markerfacecolor": "white"}
+        axes[-1].add_line(Line2D([], [], label=f"hollow, dashed: {NOT_CALIBRATED}", markersize=4, **style))
+    legend_below(axes[-1])
+
+
+def uncalibrated(table: pd.DataFrame) -> NDArray[np.bool_]:
+    """Return whether each row of a table of intervals is known to be NOT calibrated."""
+    return table["calibrated"].astype("boolean").eq(False).fillna(False).to_numpy(dtype=bool)
+
+
+def _ends(table: pd.DataFrame) -> tuple[float, float] | None:
+    """Return ends of an axis on which other intervals are readable, if some that are not calibrated are very long."""
+    bad = uncalibrated(table)
+    if not bad.any() or bad.all():
+        return None
+    lower, upper = table["lower"].to_numpy(dtype=np.float64), table["upper"].to_numpy(dtype=np.float64)
+    low, high = min(np.nanmin(lower[~bad]), 0.0), max(np.nanmax(upper[~bad]), 0.0)
+    room = _ROOM * (high - low)
+    if not (np.nanmin(lower) < low - room or np.nanmax(upper) > high + room):
+        return None
+    near = 0.05 * (high - low)
+    return max(low - room, np.nanmin(lower) - near), min(high + room, np.nanmax(upper) + near)
+
+
+def draw_forest(
+    ax: Axes, table: pd.DataFrame, methods: Sequence[str], *, at: float = 0, ends: tuple[float, float] | None = None
+) -> None:
+    """Draw means and intervals, a row for each coefficient with its methods below each other, and a line at `at`.
+
+    Rows whose column ``calibrated`` is False are hollow and dashed. If the `ends` of the axis are given, intervals
+    beyond end in an arrow.
+    """
+    names = list(dict.fromkeys(table["coefficient"]))
+    for index, method in enumerate(methods):
+        rows = table[table["method"] == method].set_index("coefficient").reindex(names)
+        height = np.arange(len(names)) + 0.8 * ((index + 0.5) / len(methods) - 0.5)
+        bad = np.zeros(len(names), dtype=bool)
+        if "calibrated" in rows:
+            bad = uncalibrated(rows)
+        dashes: list[Any] = [(0, (3, 1.5)) if own else "solid" for own in bad]
+        ax.hlines(height, rows["lower"], rows["upper"], color=colour(index), linewidth=1.6, linestyle=dashes)
+        style: dict[str, Any] = {"marker": marker(index), "color": colour(index), "linestyle": "none", "markersize": 5}
+        ax.plot(rows["mean"], height, label=plain(method), zorder=3, **style)
+        if bad.any():
+            ax.plot(rows["mean"][bad], height[bad], zorder=3, markerfacecolor="white", **style)
+        for end, arrow, beyond in () if ends is None else _arrows(rows, ends):
+            tip = {**style, "marker": arrow, "clip_on": False}
+            ax.plot(np.full(beyond.sum(), end), height[beyond], zorder=4, label="_end", **tip)
+    if ends is not None:
+        ax.set_xlim(*ends)
+    ax.axvline(at, color=LIGHT_GREY, linewidth=0.8, zorder=0)
+    ax.xaxis.set_major_locator(MaxNLocator(6))
+    label_rows(ax, names)
+
+
+def _arrows(rows: pd.DataFrame, ends: tuple[float, float]) -> list[tuple[float, str, NDArray[np.bool_]]]:
+    """Return each end of an axis with its arrow and the rows whose intervals go beyond."""
+    return [(ends[0], "<", (rows["lower"] < ends[0]).to_numpy()), (ends[1], ">", (rows["upper"] > ends[1]).to_numpy())]

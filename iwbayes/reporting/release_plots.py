@@ -1,0 +1,231 @@
+"""Figures of a release: its weights, its measured features and its budget, on matplotlib axes that the caller may give.
+
+They show public quantities only: released rows, weights and noisy measurements. New axes belong to a figure without
+pyplot's global state; ``ax.figure.savefig`` writes it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from scipy.stats import norm
+
+from iwbayes.features.feature_map import raw_moments
+from iwbayes.features.scores import RowFeatures
+from iwbayes.features.terms import raw_names
+from iwbayes.release import Release
+from iwbayes.reporting.drawing import (
+    BLUE,
+    GREY,
+    ORANGE,
+    UNWEIGHTED,
+    WEIGHTED,
+    axes_or_new,
+    label_axes,
+    label_rows,
+    legend_below,
+    log_axis,
+)
+from iwbayes.statement import PrivacyStatement
+from iwbayes.weights import Weights
+
+_BINS = 30
+#: Weights below this are drawn as if they were this large: a few tiny ones would take the whole axis.
+_SMALL = 1e-3
+#: Rows from which the covariance of terms and coordinates is computed.
+_MOST_ROWS = 20_000
+MEASURED = "private rows, measured with noise (90 % interval)"
+
+
+def plot_weights(release: Release | Weights, *, ax: Axes | None = None) -> Axes:
+    """Draw a histogram of the weights on a logarithmic axis, with Pareto shape and effective sample size.
+
+    Use it to see whether a few rows dominate an analysis: the title says how many equally weighted rows the weighted
+    rows are worth.
+
+    Parameters
+    ----------
+    release : Release or Weights
+        If there are several weight draws, their average is drawn, and the diagnostics are the worst of all draws.
+    ax : matplotlib.axes.Axes, optional
+        Axes to draw on; by default those of a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The dashed line is a weight of one. Weights below 0.001 are in the first bar, and the label counts them.
+
+    Raises
+    ------
+    TypeError
+        If release is neither a Release nor Weights.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import iwbayes as iw
+    >>> ax = iw.plots.weights(iw.Weights(np.array([-0.5, 0.0, 0.3, 0.2]), method="by hand"))
+    >>> ax.get_xlabel()
+    'weight of a synthetic row (mean 1)'
+    """
+    weights = release.weights if isinstance(release, Release) else release
+    if not isinstance(weights, Weights):
+        raise TypeError(f"plots.weights takes a Release or Weights; got {type(release).__name__}.")
+    ax = axes_or_new(ax, 6, 3.5)
+    values = weights.values[weights.values > 0]
+    low, high = np.log10(max(np.min(values), min(_SMALL, np.max(values)))), np.log10(np.max(values))
+    pad = 0.05 if high - low < 1e-9 else 1e-9  # rounding must not leave an end out
+    small = int(np.sum(values < 10.0**low * (1 - 1e-9)))
+    values = np.maximum(values, 10.0**low)
+    ax.hist(values, bins=np.logspace(low - pad, high + pad, _BINS + 1).tolist(), color=BLUE)
+    ax.axvline(1, color=GREY, linewidth=1, linestyle="--")
+    log_axis(ax)
+    n = len(weights)
+    without = n - len(values)
+    below = f"; {small:,} rows below {_SMALL:g} are in the first bar" if small else ""
+    label_axes(
+        ax,
+        x=f"weight of a synthetic row (mean 1{below})",
+        y="rows",
+        title=f"Worth {weights.ess:,.0f} of {n:,} rows ({weights.ess / n:.0%}); "
+        f"Pareto k {weights.pareto_k_in_words}" + (f"; {without:,} rows without weight" if without else ""),
+    )
+    ax.yaxis.set_major_formatter("{x:,.0f}")
+    return ax
+
+
+def plot_overlap(release: Release, *, most: int = 30, ax: Axes | None = None) -> Axes:
+    """Compare the measured features of the private rows with the synthetic rows, before and after weighting.
+
+    Use it to see what the weights correct. Only released quantities are shown: the noisy mean of the tilt's features,
+    as means of columns and their products.
+
+    Parameters
+    ----------
+    release : Release
+        Its weights carry a measurement with a feature map, as tilt weights do.
+    most : int
+        Largest number of terms; those with the largest distance from the unweighted rows are shown.
+    ax : matplotlib.axes.Axes, optional
+        Axes to draw on; by default those of a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        Differences from the unweighted mean in standard deviations of the synthetic rows. Bars are 90 % intervals of
+        the privacy noise. Weighted rows should lie within most of the bars.
+
+    Raises
+    ------
+    ValueError
+        If the weights carry no measured features.
+
+    Examples
+    --------
+    >>> import iwbayes as iw
+    >>> people = iw.datasets.simulate_table("bernoulli", 500, random_seed=1)
+    >>> release = iw.publish(iw.PrivateTable(people.frame, people.schema), epsilon=9, delta=1e-6, progressbar=False)
+    >>> ax = iw.plots.overlap(release, most=5)
+    >>> len(ax.get_yticklabels())
+    5
+    """
+    measurement = release.weights.measurement
+    if measurement is None or measurement.features is None:
+        raise ValueError(
+            f"the weights ({release.weights.method}) carry no measurement of the private rows to compare with. "
+            f"Publish with TiltWeights()."
+        )
+    features, columns = measurement.features, measurement.tilt_columns
+    frame = release.synthetic.frame
+    phi = features.transform(frame)[:, columns]
+    some = frame.iloc[:: -(-len(frame) // _MOST_ROWS)]
+    if isinstance(features, RowFeatures):
+        names = tuple(f"score {index + 1}" for index in range(phi.shape[1]))
+        back, sd = np.eye(phi.shape[1]), np.asarray(phi.std(axis=0))
+    else:
+        names = raw_names(features.schema, features.terms)
+        center, gram = raw_moments(features.schema, features.terms, some, np.full(len(some), 1 / len(some)))
+        covariance = gram - np.outer(center, center)
+        # the terms as linear functions of the coordinates: exact if no row is clipped
+        crossed = features.whitener.T @ covariance
+        back = np.linalg.pinv(crossed @ features.whitener, hermitian=True) @ crossed
+        sd = np.sqrt(np.maximum(np.diag(covariance), 0))
+    varying = np.flatnonzero(sd > 1e-9 * np.max(sd))
+    plain = phi.mean(axis=0)
+    weighted = (np.average(phi, axis=0, weights=release.weights.values) - plain) @ back
+    measured = (measurement.value[columns] - plain) @ back
+    bars = norm.ppf(0.95) * np.sqrt(
+        np.einsum("kt,kl,lt->t", back, measurement.noise.covariance[columns, columns], back)
+    )
+    weighted, measured, bars = (values[varying] / sd[varying] for values in (weighted, measured, bars))
+    # the terms furthest away, in their own order
+    shown = np.sort(np.argsort(-np.abs(measured), kind="stable")[:most])
+    height, n = np.arange(len(shown)), len(shown)
+    ax = axes_or_new(ax, 7, 1.5 + 0.28 * n)
+    ax.errorbar(measured[shown], height, xerr=bars[shown], fmt="o", color=ORANGE, markersize=4, label=MEASURED)
+    ax.plot(np.zeros(n), height, "|", color="0.5", markersize=9, label=UNWEIGHTED)
+    ax.plot(weighted[shown], height, "D", color=BLUE, markersize=8, fillstyle="none", label=WEIGHTED)
+    label_rows(ax, [names[index] for index in varying[shown]])
+    more = f"{n} of {len(varying)} terms, those that moved most" if n < len(varying) else None
+    label_axes(ax, x="difference from the unweighted mean, in standard deviations of the synthetic rows", title=more)
+    legend_below(ax)
+    return ax
+
+
+def plot_budget(release: Release | PrivacyStatement, *, ax: Axes | None = None) -> Axes:
+    """Draw the epsilon of each use of the private rows, and of all of them together.
+
+    Parameters
+    ----------
+    release : Release or PrivacyStatement
+        Its privacy statement lists the uses.
+    ax : matplotlib.axes.Axes, optional
+        Axes to draw on; by default those of a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        A bar for each use; a use that ran several times has the sum of its epsilons. The last bar is the whole
+        release. It is shorter than the sum of the others because the losses are composed.
+
+    Raises
+    ------
+    TypeError
+        If release is neither a Release nor a PrivacyStatement.
+    ValueError
+        If nothing was charged.
+
+    Examples
+    --------
+    >>> import iwbayes as iw
+    >>> ledger = iw.Ledger(epsilon=1.0, delta=1e-6)
+    >>> _ = ledger.charge(iw.Event("a count", "laplace", 0.2), iw.Event("a mean", "laplace", 0.3))
+    >>> iw.plots.budget(ledger.statement()).get_title()
+    'all uses together cost epsilon 0.5'
+    """
+    statement = release.statement if isinstance(release, Release) else release
+    if not isinstance(statement, PrivacyStatement):
+        raise TypeError(f"plots.budget takes a Release or a PrivacyStatement; got {type(release).__name__}.")
+    if not statement.events:
+        raise ValueError("the statement has no event: nothing was charged.")
+    costs: dict[str, float] = {}
+    for event in statement.events:
+        costs[event.label] = costs.get(event.label, 0.0) + event.count * event.epsilon
+    labels = [*costs, "all uses together"]
+    values = np.array([*costs.values(), statement.epsilon])
+    ax = axes_or_new(ax, 7, 1.2 + 0.35 * len(labels))
+    drawn = np.where(np.isfinite(values), values, 1.2 * np.max(values[np.isfinite(values)], initial=1.0))
+    bars = ax.barh(range(len(labels)), drawn, color=[BLUE] * len(costs) + [ORANGE], height=0.6)
+    for bar, value in zip(bars, values, strict=True):
+        if not np.isfinite(value):
+            bar.set_hatch("//")
+    ax.bar_label(bars, [f"{value:.3g}" if np.isfinite(value) else "infinite" for value in values], padding=3)
+    ax.set_xlim(0, 1.3 * drawn.max())
+    label_rows(ax, labels)
+    total = f"{statement.epsilon:.3g}" if np.isfinite(statement.epsilon) else "infinite"
+    label_axes(
+        ax,
+        x=f"epsilon (at delta {statement.delta:.3g}, adjacency {statement.adjacency})",
+        title=f"all uses together cost epsilon {total}",
+    )
+    return ax

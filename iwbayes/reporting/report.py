@@ -1,0 +1,352 @@
+"""report(): one self-contained HTML page about a release and a posterior. It shows public quantities only."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import math
+import os
+import warnings
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from iwbayes._warnings import CalibrationWarning
+from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.calibration.marks import summary_with_stars
+from iwbayes.analyst.checks import check_release
+from iwbayes.analyst.criticism.diagnose import diagnose
+from iwbayes.analyst.criticism.diagnostics_table import named_in
+from iwbayes.analyst.quantities.intervals import intervals
+from iwbayes.display import number
+from iwbayes.release import Release
+from iwbayes.reporting.drawing import WEIGHTED
+from iwbayes.reporting.forest import plot_forest, uncalibrated
+from iwbayes.reporting.html import bullets, facts, folded, page, paragraph, picture, settings, table
+from iwbayes.reporting.marginal_plots import plot_marginals
+from iwbayes.reporting.release_plots import plot_budget, plot_overlap, plot_weights
+from iwbayes.schema.columns import _Numeric
+from iwbayes.schema.schema import column_table
+
+_NEIGHBOURS = {
+    "replace-one": "if any one row of the private table had been any other row",
+    "zero-out": "if any one row of the private table had been left empty",
+    "replace-user": "if all rows of any one person had been any others",
+}
+#: Largest numbers of columns that are drawn, of parameters that are listed, and of parameters that are drawn.
+_MOST_COLUMNS, _MOST_PARAMETERS, _MOST_DRAWN = 30, 200, 60
+_SUMMARY = {
+    "mean": "mean",
+    "sd": "sd",
+    "eti90_lb": "5 %",
+    "eti90_ub": "95 %",
+    "ess_bulk": "ESS bulk",
+    "ess_tail": "ESS tail",
+    "r_hat": "R-hat",
+}
+
+
+def report(
+    release: Release, idata: Any = None, *, title: str | None = None, date: datetime.date | str | None = None
+) -> str:
+    """Describe a release, and a posterior that was fitted to it, on one HTML page.
+
+    The page is a single file: it loads no script, no font and nothing from a network. Warnings come first. Equal
+    arguments give equal pages on the same date.
+
+    Parameters
+    ----------
+    release : Release
+        The release to describe.
+    idata : arviz.InferenceData or xarray.DataTree, optional
+        Result of :func:`~iwbayes.fit` or :func:`~iwbayes.calibrate` with this release.
+    title : str, optional
+        Title of the page; by default it names the columns.
+    date : datetime.date or str, optional
+        Date at the top of the page. By default the date of the environment variable ``SOURCE_DATE_EPOCH`` (seconds
+        since 1970) if it is set, and otherwise today's; both in UTC.
+
+    Returns
+    -------
+    str
+        HTML. Write it as UTF-8. At its top stand the date, the version of iwbayes and the SHA-256 of the release's
+        file.
+
+    Raises
+    ------
+    TypeError
+        If release is not a Release or idata not an ArviZ object.
+    ValueError
+        If idata has no posterior.
+
+    Warns
+    -----
+    CalibrationWarning
+        If idata was fitted with the weights of another release.
+
+    Examples
+    --------
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
+
+    >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
+    >>> page = iw.report(release, idata)  # to be written to a file: Path("report.html").write_text(page)
+    >>> "y ~ x + z" in page
+    True
+    """
+    check_release(release)
+    if idata is not None and not arviz_compat.has_group(idata, "posterior"):
+        raise ValueError("idata has no posterior. Pass the result of fit(), calibrate() or pm.sample().")
+    own = diagnose(release)
+    fitted = None if idata is None else diagnose(release, idata)
+    warned = _warnings(release, own if fitted is None else fitted)
+    if fitted is not None and of_another_release(fitted):
+        warnings.warn(warned[0], CalibrationWarning, stacklevel=2)
+    schema = release.synthetic.schema
+    box = f'<div class="warn" role="note">{bullets(warned)}</div>\n' if warned else ""
+    origin = [("rows from", release.synthetic.origin or "unknown"), *settings(release.recipe or {})]
+    sections = [
+        ("warnings", "Warnings", box or paragraph("None: every check passed.", "good")),
+        *([] if fitted is None else [("posterior", "Posterior", _posterior(release, idata, fitted))]),
+        ("privacy", "Privacy", _privacy(release)),
+        ("columns", "Columns", table("Declared from public knowledge", *column_table(schema))),
+        ("weights", "Weights", _weights(release, own)),
+        ("marginals", "Marginals", _marginals(release)),
+        ("origin", "How it was made", table("Settings of the release", ("setting", "value"), origin)),
+    ]
+    summary = paragraph(
+        f"{len(release.synthetic):,} synthetic rows of {len(schema)} columns, weighted to represent "
+        f"{release.n_private:,} private rows; epsilon {release.statement.epsilon:.4g}, delta "
+        f"{release.statement.delta:.3g}."
+    )
+    made = [("Date", str(_today() if date is None else date)), ("iwbayes", version("iwbayes"))]
+    summary += facts([*made, ("SHA-256 of the release", hashlib.sha256(release.to_bytes()).hexdigest())])
+    kind = "Release and posterior" if idata is not None else "Release"
+    some = ", ".join(schema.names[:4]) + (f" and {len(schema) - 4} more columns" if len(schema) > 4 else "")
+    return page(title or f"{kind}: {some}", summary, sections)
+
+
+def _today() -> datetime.date:
+    """Return the date of SOURCE_DATE_EPOCH, which makes pages reproducible, or today's."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH")
+    now = (
+        datetime.datetime.now(datetime.UTC)
+        if epoch is None
+        else datetime.datetime.fromtimestamp(int(epoch), datetime.UTC)
+    )
+    return now.date()
+
+
+def of_another_release(checks: pd.DataFrame) -> bool:
+    """Whether a posterior was fitted with the weights of a different release."""
+    return "weights" in checks.index and checks.loc["weights", "verdict"] == "fail"
+
+
+def _warnings(release: Release, checks: pd.DataFrame) -> list[str]:
+    """Reasons not to take the numbers as they are, the gravest first."""
+    found = [str(checks.loc["weights", "what_to_do"])] if of_another_release(checks) else []
+    found += [f"The release is not certified: {reason}." for reason in release.reasons]
+    bad = checks[checks["verdict"].isin(("fail", "warn"))].sort_values("verdict", kind="stable")
+    said = str(checks.loc["calibration", "what_to_do"]) if "calibration" in checks.index else ""
+    for name, row in bad.iterrows():
+        if name in ("certified", "noise", "weights") or named_in(said, str(name)):
+            continue  # said in words above, or among the reasons of the calibration
+        value, limit = (number(part) if isinstance(part, float) else str(part) for part in row[["value", "threshold"]])
+        against = f" (limit {limit})" if limit else ""
+        found.append(f"{name}: {value}{against}. {row['what_to_do']}".strip())
+    return found
+
+
+def _privacy(release: Release) -> str:
+    statement = release.statement
+    plain = "Nothing is promised: rows were used without noise"
+    if math.isfinite(statement.epsilon):
+        plain = (
+            f"Anything seen in this release would have been seen {_NEIGHBOURS[statement.adjacency]}, with a "
+            f"probability that differs by a factor of at most {math.exp(min(statement.epsilon, 700)):.4g}"
+        )
+        plain += f", and by no more than {statement.delta:.2g} beyond that" if statement.delta > 0 else ""
+    limits = [
+        "It does not cover facts about people in general: that smoking harms can be learned from any table of smokers.",
+        "It covers the uses listed below and no others. The costs of other releases of the same rows add up.",
+        "Choosing settings by looking at private results is not covered.",
+        "The number of private rows, the schema and the settings are public.",
+    ]
+    if statement.on_undeclared == "refuse":
+        limits.append(
+            "The promise holds among tables that conform to the schema. Amending a schema after a refusal is a look at "
+            "private rows, which is not covered."
+        )
+    rows = [
+        (e.label, e.mechanism, times, e.epsilon, e.delta, e.noise_multiplier) for e, times in statement.uses.items()
+    ]
+    header = ("use", "mechanism", "times", "epsilon each", "delta each", "noise multiplier")
+    content = paragraph(plain + ".") + "<h3>What it does not promise</h3>\n" + bullets(limits)
+    content += "<h3>Exact terms</h3>\n" + paragraph(
+        f"({statement.epsilon:.6g}, {statement.delta:.3g})-differential privacy under {statement.adjacency} adjacency; "
+        f"noise: {statement.noise}; {'certified' if release.certified else 'NOT certified'}."
+    )
+    content += bullets(statement.notes) if statement.notes else ""
+    content += table("Uses of the private rows, each with its own cost", header, rows)
+    if statement.events:
+        content += picture(
+            plot_budget(release).figure,
+            f"Bars of the epsilon of each use; all together {statement.epsilon:.4g}. The table above has the numbers.",
+            "What each use costs on its own, and all of them together, composed.",
+        )
+    return content
+
+
+def _checks(caption: str, checks: pd.DataFrame) -> str:
+    """Table of failed checks and warnings, and the others folded."""
+    header = ("check", "verdict", "value", "limit", "what to do")
+    keys = ("verdict", "value", "threshold", "what_to_do")
+    rows = list(zip(checks.index, *(checks[key] for key in keys), strict=True))
+    count = {verdict: int((checks["verdict"] == verdict).sum()) for verdict in ("fail", "warn", "ok")}
+    found = f"{count['fail']} failed, {count['warn']} with a warning, {count['ok']} passed"
+    bad = sorted((row for row in rows if row[1] in ("fail", "warn")), key=lambda row: row[1] != "fail")
+    others = [row for row in rows if row not in bad]
+    content = paragraph(f"{caption}: {found}.")
+    if bad:
+        content += table(f"{caption}: failed and warnings", header, bad)
+    if others:
+        content += folded(
+            f"Passed and informative checks ({len(others)})",
+            table(f"{caption}: passed and informative", header, others),
+        )
+    return content
+
+
+def _weights(release: Release, checks: pd.DataFrame) -> str:
+    weights, n = release.weights, len(release.synthetic)
+    content = paragraph(
+        f"{weights.method}: {weights.n_draws} draw(s). Weighted, the {n:,} rows are worth {weights.ess:,.0f} equal "
+        f"ones; the Pareto shape of the largest weights is {weights.pareto_k_in_words}."
+    )
+    middle = np.quantile(weights.values, [0.05, 0.95])
+    content += picture(
+        plot_weights(release).figure,
+        f"Histogram of the weights on a logarithmic axis: 90 % of them lie between {middle[0]:.3g} and "
+        f"{middle[1]:.3g}. The rows are worth {weights.ess:,.0f} of {n:,}; Pareto shape {weights.pareto_k_in_words}.",
+        "Weights of the synthetic rows; their mean is one.",
+    )
+    measurement = weights.measurement
+    if measurement is not None and measurement.features is not None:
+        overlap = plot_overlap(release)
+        bars: Any = overlap.containers[0]
+        ends = np.array([segment[:, 0] for segment in bars.lines[2][0].get_segments()])
+        means = next(np.asarray(line.get_xdata()) for line in overlap.lines if line.get_label() == WEIGHTED)
+        inside = int(np.sum((ends[:, 0] <= means) & (means <= ends[:, 1])))
+        content += picture(
+            overlap.figure,
+            f"Measured terms with 90 % intervals of their privacy noise: the weighted synthetic mean lies inside "
+            f"{inside} of {len(means)} intervals.",
+            "Measured features of the private rows, and the synthetic rows before and after weighting. Weighted means "
+            "should lie within most of the intervals.",
+        )
+    return content + _checks("Checks of the release", checks)
+
+
+def _marginals(release: Release) -> str:
+    schema, frame = release.synthetic.schema, release.synthetic.frame
+    names = schema.names[:_MOST_COLUMNS]
+    hidden = len(schema) - len(names)
+    shares = release.weights.values / len(frame)
+    rows = []
+    for name in names:
+        column = schema[name]
+        if isinstance(column, _Numeric):
+            numbers = frame[name].to_numpy(dtype=np.float64, na_value=np.nan)
+            known = ~np.isnan(numbers)
+            if known.any():
+                weighted = np.average(numbers[known], weights=shares[known]) if shares[known].sum() > 0 else math.nan
+                rows.append((name, "mean", float(numbers[known].mean()), float(weighted)))
+            continue
+        for level in column.levels[:12]:  # type: ignore[attr-defined]
+            same = (frame[name] == level).fillna(False).to_numpy(dtype=bool)
+            rows.append((f"{name}: {level}", "share", float(same.mean()), float(shares[same].sum())))
+    moved = (
+        max((abs(row[3] - row[2]), row) for row in rows if row[1] == "share")
+        if any(row[1] == "share" for row in rows)
+        else None
+    )
+    largest = f" The share that moves most is {moved[1][0]}: {moved[1][2]:.1%} to {moved[1][3]:.1%}." if moved else ""
+    content = picture(
+        plot_marginals(release, names)[0].figure,
+        f"A panel for each of {len(names)} columns: shares of its values among the synthetic rows, unweighted and "
+        f"weighted.{largest} The table below has the numbers.",
+        "Synthetic rows, weighted (filled) and unweighted (line)."
+        + (f" {hidden} columns are not shown." if hidden else ""),
+    )
+    return content + table("Synthetic rows in numbers", ("column", "quantity", "unweighted", "weighted"), rows)
+
+
+def _rehearsed(record: xr.Dataset) -> str:
+    """Table of the results of rehearsals, for each parameter."""
+    n = int(record.attrs["n_rehearsals"])
+    lead = (
+        f"Each of {n} rehearsals makes the release again from its own rows and fits the model. The column 'covered' is "
+        "the share of rehearsals whose 90 % interval by the formula covers the rehearsed value: near 0.9 the formula "
+        "works for this model. 'Length' is the length of the interval by rehearsals over its length by the formula, "
+        "and 'unrehearsed' the share of its variance for quantities that the release did not measure."
+    )
+    keys = ("rehearsed_coverage", "rehearsed_coverage_se", "length_ratio", "unrehearsed_share")
+    columns = [record["parameter"].to_numpy(), *(record[key].to_numpy() for key in keys)]
+    rows = [(str(name), *map(float, values)) for name, *values in list(zip(*columns, strict=True))[:_MOST_PARAMETERS]]
+    header = ("parameter", "covered", "its standard error", "length", "unrehearsed")
+    return paragraph(lead) + table("What rehearsals say", header, rows)
+
+
+def _posterior(release: Release, idata: Any, checks: pd.DataFrame) -> str:
+    posterior = arviz_compat.group(idata, "posterior")
+    names = {"formula": "Model", "family": "family", "method": "computed by", "weights": "weights"}
+    facts = [f"{text}: {posterior.attrs[key]}" for key, text in names.items() if key in posterior.attrs]
+    left_out = int(posterior.attrs.get("rows_left_out", 0))
+    if left_out:
+        facts.append(
+            f"complete cases only: {left_out:,} synthetic row{'s' if left_out > 1 else ''} with missing cells left "
+            f"out, {float(posterior.attrs['share_left_out']):.2%} of all by weight"
+        )
+    shown = summary_with_stars(idata)
+    hidden = max(len(shown) - _MOST_PARAMETERS, 0)
+    shown = shown.iloc[:_MOST_PARAMETERS]
+    content = paragraph("; ".join(facts)) if facts else ""
+    record = arviz_compat.group(idata, "calibration") if arviz_compat.has_group(idata, "calibration") else None
+    rehearsed = record if record is not None and record.attrs["method"] == "rehearsals" else None
+    if checks.loc["calibration", "verdict"] == "ok":
+        said = (
+            "The intervals are calibrated: they account for the noise in the weights, within the limits that "
+            "simulations support."
+        )
+        if rehearsed is not None:
+            n = int(rehearsed.attrs["n_rehearsals"])
+            said = (
+                f"The widths of the intervals come from {n} rehearsals of the release, and account for errors that "
+                "rehearsals cannot show."
+            )
+        content += paragraph(said, "good")
+    else:
+        in_part = checks.loc["calibration", "value"] == "calibrated in part"
+        those = "The intervals of names with a star" if in_part else "The intervals"
+        said = f"{those} are NOT calibrated: they may be wrong in place and length. See the warnings."
+        content += paragraph(said, "warn")
+    rows = [(name, *(float(row[key]) for key in _SUMMARY)) for name, row in shown.iterrows()]
+    caption = "Posterior, with equal-tailed 90 % intervals" + (f"; {hidden} more are not shown" if hidden else "")
+    content += table(caption, ("parameter", *_SUMMARY.values()), rows)
+    if rehearsed is not None:
+        content += _rehearsed(rehearsed)
+    every = intervals(idata)
+    forest = every.iloc[:_MOST_DRAWN]
+    clear = int(((forest["lower"] > 0) | (forest["upper"] < 0)).sum())
+    bad = [str(name) for name in forest.index[uncalibrated(forest)]]
+    hollow = f" NOT calibrated, hollow and dashed: {', '.join(bad[:6])}{' and more' if len(bad) > 6 else ''}."
+    content += picture(
+        plot_forest(idata if len(forest) == len(every) else forest, release=release).figure,
+        f"Means and 90 % intervals of {len(forest)} parameters; {clear} intervals exclude zero."
+        f"{hollow if bad else ''} The table above has the numbers.",
+        "Posterior means and 90 % intervals, slopes of numbers per standard deviation"
+        + (f"; the first {_MOST_DRAWN} parameters." if len(every) > _MOST_DRAWN else "."),
+    )
+    return content + _checks("Checks of the posterior and its release", checks)
