@@ -1,7 +1,7 @@
 """Settings of all tests: one thread for torch, since the tests themselves run side by side; the long tests wait.
 
-Pages and notebooks run with ArviZ 1 in CI, so with a newer Python, and each benchmark with one of the Pythons;
-``--all-pages`` runs them with any.
+In CI, pages and notebooks run with ArviZ 1, so with a newer Python, and each benchmark with one of the Pythons. Tests
+that touch neither PyMC nor ArviZ run with one of them, too (`ONE_PYTHON`); ``--all-pythons`` runs them with any.
 
 PyTensor does not note in which line a variable was made, which takes a sixth of the time of building a model.
 Warnings are not wrapped, so that tests find words beside each other; those of the documentation wrap them.
@@ -9,6 +9,7 @@ Warnings are not wrapped, so that tests find words beside each other; those of t
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -27,16 +28,26 @@ LONGEST = (
 )  # fmt: skip
 
 
+#: Folders and files of tests that depend neither on PyMC nor on ArviZ, and the Python that runs them. That of the curator
+#: has torch.
+ONE_PYTHON = {
+    **dict.fromkeys(("curator", "features", "paper", "release", "schema", "shared", "tables"), "older"),
+    **dict.fromkeys(("test_architecture.py", "test_language.py", "test_packaging.py"), "newer"),
+}
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run the tests that are marked as slow, too, and all pages")
-    parser.addoption("--all-pages", action="store_true", help="run what another Python of CI runs, too")
+    parser.addoption("--all-pythons", action="store_true", help="run what another Python of CI runs, too")
 
 
 def left_out(item: pytest.Item) -> bool:
-    """Whether a test waits for ``--all``, or is a page or a benchmark of another Python of CI."""
-    pages = item.get_closest_marker("pages")
-    elsewhere = pages is not None and f"{sys.version_info.major}.{sys.version_info.minor}" not in pages.args
-    return item.get_closest_marker("slow") is not None or (elsewhere and not item.config.getoption("--all-pages"))
+    """Whether a test waits for ``--all``, or is one of another Python of CI."""
+    own, pages = f"{sys.version_info.major}.{sys.version_info.minor}", item.get_closest_marker("pages")
+    of_ci = "older" if sys.version_info < (3, 12) else "newer"
+    part = ONE_PYTHON.get(item.path.relative_to(Path(__file__).parent).parts[0], of_ci)
+    elsewhere = part != of_ci or (pages is not None and own not in pages.args)
+    return item.get_closest_marker("slow") is not None or (elsewhere and not item.config.getoption("--all-pythons"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
