@@ -10,6 +10,7 @@ import scipy  # loads `scipy.optimize` on first use
 from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
+from iwbayes import checks
 from iwbayes.arrays import Array
 
 #: Smallest number of weights above the threshold for which the asymptotic distributions of the variance test are used.
@@ -161,7 +162,7 @@ def variance_test(log_weights: ArrayLike, *, tail: int | None = None) -> FiniteV
     if raw.ndim != 1 or raw.size == 0 or np.isnan(raw).any() or np.isposinf(raw).any():
         raise ValueError(f"log_weights must be one-dimensional without NaN or +inf; got shape {raw.shape}.")
     n_tail = tail_length(len(raw)) if tail is None else tail
-    if isinstance(n_tail, bool) or not isinstance(n_tail, int | np.integer) or not LEAST_TAIL <= n_tail < len(raw):
+    if not checks.is_whole(n_tail) or not LEAST_TAIL <= n_tail < len(raw):
         raise ValueError(
             f"the tail must have at least {LEAST_TAIL} and fewer than all {len(raw)} weights; got {n_tail!r}. "
             f"Pass more rows or a different tail."

@@ -18,7 +18,7 @@ PACKAGE = ROOT / "iwbayes"
 
 #: From the bottom to the top; a module imports from its own layer or a lower one.
 LAYERS = [
-    {"_threads", "_warnings", "_digest", "_archive", "_optional", "arrays", "display"},
+    {"_threads", "_warnings", "_digest", "_archive", "_optional", "arrays", "checks", "display"},
     {"schema"},
     {"tables"},
     {"features", "tails", "statement"},

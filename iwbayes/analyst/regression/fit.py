@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import xarray as xr
 
+from iwbayes import checks
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.calibrated_components import calibrate_components, pool_draws, reference_at
@@ -20,7 +21,6 @@ from iwbayes.analyst.calibration.record import (
 from iwbayes.analyst.calibration.rehearsed import rehearsed_draws
 from iwbayes.analyst.checks import (
     Method,
-    check_count,
     check_enough_draws,
     check_method,
     check_pool_total,
@@ -311,8 +311,8 @@ def _check_options(
     method: str, draws: int, chains: int, total: float | None, log_likelihood: Any, calibrate: Any
 ) -> None:
     check_method(method)
-    check_count("draws", draws)
-    check_count("chains", chains)
+    checks.whole("draws", draws)
+    checks.whole("chains", chains)
     check_total(total, "Omit it to use release.n_private.")
     if log_likelihood not in (True, False, "auto"):
         raise ValueError(f"log_likelihood must be True, False or 'auto'; got {log_likelihood!r}.")

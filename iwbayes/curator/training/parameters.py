@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 
-def is_whole(value: Any) -> bool:
-    """Tell whether a setting is a whole number; True and False are not."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
 def working_device(name: str) -> Any:
     """Return a torch device after creating a tensor on it; raise ValueError if torch cannot."""
     torch = import_torch("private training")
