@@ -219,7 +219,6 @@ def test_weights_without_a_known_noise_distribution(release):
     ("change", "applies"),
     [
         (lambda w: w, True),
-        (Weights.normalize, True),
         (lambda w: w.temper(power=0.5), False),
         (lambda w: Weights(np.vstack([w.log_weights, w.log_weights]), w.method, (), w.measurement), False),
     ],
