@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import pandas as pd
 
+from iwbayes import checks
 from iwbayes._optional import import_optional
 from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
 
@@ -129,8 +130,7 @@ def simulate_rand_health(
     >>> frame.shape, bool((frame["any_visit"] == (frame["visits"] > 0)).all())
     ((1000, 9), True)
     """
-    if n < 1:
-        raise ValueError(f"n must be at least 1; got {n}.")
+    checks.whole("n", n)
     rng = np.random.default_rng(random_seed)
     rate = rng.choice([0.0, 25.0, 50.0, 95.0], n, p=[0.45, 0.25, 0.1, 0.2])
     deductible = ((rate == 95) & (rng.random(n) < 0.8)).astype(np.int64)
@@ -234,10 +234,8 @@ def simulate_table(
     >>> people.frame.shape, people.schema.names
     ((100, 5), ('y', 'x', 'z', 'treated', 'group'))
     """
-    if family not in _RESPONSES:
-        raise ValueError(f"family must be one of {sorted(_RESPONSES)}; got {family!r}.")
-    if n < 1:
-        raise ValueError(f"n must be at least 1; got {n}.")
+    checks.one_of("family", family, _RESPONSES)
+    checks.whole("n", n)
     if not 0 <= scale <= 1:
         raise ValueError(f"scale must be in [0, 1]; got {scale!r}.")
     rng = np.random.default_rng(random_seed)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
+from iwbayes import checks
 from iwbayes.arrays import Array
 
 
@@ -37,10 +38,8 @@ class NoiseDistribution:
     _order: ClassVar[float | None] = None
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.scale) and self.scale > 0):
-            raise ValueError(f"scale must be positive and finite; got {self.scale!r}.")
-        if not (isinstance(self.dim, int | np.integer) and self.dim >= 1):
-            raise ValueError(f"dim must be a whole number of at least 1; got {self.dim!r}.")
+        checks.positive("scale", self.scale)
+        checks.whole("dim", self.dim)
 
     @property
     def covariance(self) -> Array:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
+from iwbayes import checks
 from iwbayes.display import fill, html_table, one_line, wrapped
 from iwbayes.schema.cells import check_on_undeclared
 
@@ -102,16 +103,14 @@ class Event:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", one_line(self.label))
-        if self.mechanism not in MECHANISMS:
-            raise ValueError(f"mechanism must be one of {MECHANISMS}; got {self.mechanism!r}.")
+        checks.one_of("mechanism", self.mechanism, MECHANISMS)
         finite = math.isfinite(self.epsilon) != (self.mechanism == "none")
         if not (finite and self.epsilon > 0 and 0 <= self.delta < 1):
             raise ValueError(
                 f"{self.label}: epsilon must be positive (infinite for mechanism 'none' only) and delta in [0, 1); got "
                 f"epsilon {self.epsilon!r}, delta {self.delta!r}."
             )
-        if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
-            raise ValueError(f"{self.label}: count must be a whole number of at least 1; got {self.count!r}.")
+        object.__setattr__(self, "count", checks.whole(f"{self.label}: count", self.count))
         multiplier, gaussian = self.noise_multiplier, self.mechanism in ("gaussian", "dp-sgd")
         if gaussian != (multiplier is not None) or (multiplier is not None and not 0 < multiplier < math.inf):
             raise ValueError(
@@ -125,10 +124,8 @@ class Event:
                     f"{self.label}: sampling_probability and steps must be None unless the mechanism is dp-sgd."
                 )
             return
-        if rate is None or not 0 < rate <= 1:
-            raise ValueError(f"{self.label}: sampling_probability must be in (0, 1]; got {rate!r}.")
-        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-            raise ValueError(f"{self.label}: steps must be a whole number of at least 1; got {steps!r}.")
+        checks.share(f"{self.label}: sampling_probability", rate, one=True)
+        object.__setattr__(self, "steps", checks.whole(f"{self.label}: steps", steps))
         if self.delta == 0:
             raise ValueError(f"{self.label}: delta must be above 0 for dp-sgd, whose noise is Gaussian; got 0.")
 
@@ -226,19 +223,17 @@ class PrivacyStatement:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "notes", tuple(map(one_line, self.notes)))
-        if self.noise not in NOISE_KINDS:
-            raise ValueError(f"noise must be one of {NOISE_KINDS}; got {self.noise!r}.")
-        if not (self.rule is None or self.rule in _RULES):
-            raise ValueError(f"rule must be one of {list(_RULES)}, or None; got {self.rule!r}.")
+        checks.one_of("noise", self.noise, NOISE_KINDS)
+        if self.rule is not None:
+            checks.one_of("rule", self.rule, _RULES)
         if self.budget is not None and len(self.budget) != 2:
             raise ValueError(f"budget must be a pair (epsilon, delta); got {self.budget!r}.")
-        if self.adjacency not in ADJACENCIES:
-            raise ValueError(f"adjacency must be one of {ADJACENCIES}; got {self.adjacency!r}.")
+        checks.one_of("adjacency", self.adjacency, ADJACENCIES)
         if self.certified and self.noise != "hardened":
             raise ValueError(f"noise must be 'hardened' if certified is True; got {self.noise!r}.")
         check_on_undeclared(self.on_undeclared)
-        if self.large_delta is not None and (type(self.large_delta) is not int or self.large_delta < 1):
-            raise ValueError(f"large_delta must be None or a whole number of at least 1; got {self.large_delta!r}.")
+        if self.large_delta is not None:
+            object.__setattr__(self, "large_delta", checks.whole("large_delta", self.large_delta))
 
     @property
     def uses(self) -> dict[Event, int]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
+from iwbayes import checks
 from iwbayes._digest import Sourced, digest
 from iwbayes.arrays import Array
 from iwbayes.display import html_table, number, one_line, wrapped
@@ -203,8 +204,7 @@ class Weights(Sourced):
         ValueError
             If the power is outside (0, 1].
         """
-        if not 0 < power <= 1:
-            raise ValueError(f"power must be in (0, 1]; got {power!r}. Use 1 to leave weights unchanged.")
+        checks.share("power", power, "Use 1 to leave weights unchanged.", one=True)
         return self._stepped(self.log_weights * power, f"temper({power:g})")
 
     def truncate(self, *, threshold: float | None = None) -> Weights:

@@ -28,8 +28,8 @@ LONGEST = (
 )  # fmt: skip
 
 
-#: Folders and files of tests that depend neither on PyMC nor on ArviZ, and the Python that runs them. That of the curator
-#: has torch.
+#: Folders and files of tests that depend neither on PyMC nor on ArviZ, and the Python that runs them; the older has
+#: torch.
 ONE_PYTHON = {
     **dict.fromkeys(("curator", "features", "paper", "release", "schema", "shared", "tables"), "older"),
     **dict.fromkeys(("test_architecture.py", "test_language.py", "test_packaging.py"), "newer"),

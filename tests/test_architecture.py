@@ -19,7 +19,7 @@ PACKAGE = ROOT / "iwbayes"
 
 #: From the bottom to the top; a module imports from its own layer or a lower one.
 LAYERS = [
-    {"_threads", "_warnings", "_digest", "_archive", "_optional", "arrays", "display", "newton"},
+    {"_threads", "_warnings", "_digest", "_archive", "_optional", "arrays", "checks", "display", "newton"},
     {"schema"},
     {"tables"},
     {"features", "tails", "statement"},

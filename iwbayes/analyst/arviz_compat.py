@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from iwbayes import checks
 from iwbayes._archive import decoded_limit, draft_of
 from iwbayes.display import one_line
 
@@ -218,8 +219,7 @@ def summary(
     ``eti90_lb``, ``eti90_ub`` (the number is `prob`, in (0, 1), in percent), ``mcse_mean``, ``mcse_sd``, ``ess_bulk``,
     ``ess_tail`` and ``r_hat`` (NaN with a single chain).
     """
-    if not 0 < prob < 1:
-        raise ValueError(f"prob must be in (0, 1); got {prob}. Use 0.9 for a 90 % interval.")
+    checks.share("prob", prob, "Use 0.9 for a 90 % interval.")
     percent = f"{100 * prob:g}"
     lower, upper = f"eti{percent}_lb", f"eti{percent}_ub"
     if _LEGACY:

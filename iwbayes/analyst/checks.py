@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from numbers import Real
 from typing import Any, Literal, get_args
 
 import numpy as np
 
+from iwbayes import checks
 from iwbayes.release import Release
 
 #: Methods to draw from a posterior.
@@ -17,13 +16,8 @@ METHODS = get_args(Method)
 
 def check_total(total: Any, remedy: str = "Use release.n_private.") -> None:
     """Raise unless a total is None or a positive finite number; `remedy` is a sentence for the message."""
-    if total is None:
-        return
-    a_number: bool = isinstance(total, Real) and not isinstance(total, bool | np.bool_)
-    if not a_number:
-        raise TypeError(f"total must be a number; got {type(total).__name__}. {remedy}")
-    if not 0 < total <= sys.float_info.max:
-        raise ValueError(f"total must be positive and finite; got {total}. {remedy}")
+    if total is not None:
+        checks.positive("total", total, remedy)
 
 
 def check_numbers(weights: np.ndarray, subject: str, remedy: str = "") -> None:
@@ -45,15 +39,7 @@ def check_pool_total(total: float, n_private: int, remedy: str) -> None:
 
 def check_method(method: str) -> None:
     """Raise if a method to draw is unknown."""
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {list(METHODS)}; got {method!r}. 'auto' works for most models.")
-
-
-def check_count(name: str, value: Any) -> int:
-    """Return a whole number of 1 or more; raise for other values."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(f"{name} must be a whole number of 1 or more; got {value!r}.")
-    return int(value)
+    checks.one_of("method", method, METHODS, "'auto' works for most models.")
 
 
 def check_release(release: Any) -> Release:

@@ -7,11 +7,12 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from iwbayes import checks
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.calibrated import calibrated, groups_of
 from iwbayes.analyst.calibration.marks import verdict_attributes
 from iwbayes.analyst.calibration.noise_aware import noise_aware_weights
-from iwbayes.analyst.checks import Method, check_count, check_method, check_release
+from iwbayes.analyst.checks import Method, check_method, check_release
 from iwbayes.analyst.fit_record import fit_attributes
 from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler
 from iwbayes.analyst.regression.built_by_bambi import BuiltRegression, is_beyond
@@ -232,8 +233,8 @@ def how_to_calibrate(
 
 def _check_options(method: str, draws: int, chains: int, log_likelihood: Any, calibrate: Any) -> None:
     check_method(method)
-    check_count("draws", draws)
-    check_count("chains", chains)
+    checks.whole("draws", draws)
+    checks.whole("chains", chains)
     if log_likelihood not in (True, False, "auto"):
         raise ValueError(f"log_likelihood must be True, False or 'auto'; got {log_likelihood!r}.")
     if not isinstance(calibrate, str) or calibrate not in get_args(Calibration):

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
+from iwbayes import checks
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.calibrated import calibrated, groups_of, pool_record
 from iwbayes.analyst.calibration.marks import mark_uncalibrated, warn_outside_domain
 from iwbayes.analyst.calibration.noise_aware import noise_aware_weights
 from iwbayes.analyst.calibration.record import calibration_groups
-from iwbayes.analyst.checks import Method, check_count, check_method, check_pool_total, check_release, grows_with_rows
+from iwbayes.analyst.checks import Method, check_method, check_pool_total, check_release, grows_with_rows
 from iwbayes.analyst.fit_record import weights_digest
 from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler, sample_model
 from iwbayes.analyst.inference.weight_draws import ComponentAssignment
@@ -125,7 +126,7 @@ def pool(
     """
     check_method(method)
     settings = SamplingSettings(
-        check_count("chains", chains), check_count("draws", draws), method, check_sampler(sampler)
+        checks.whole("chains", chains), checks.whole("draws", draws), method, check_sampler(sampler)
     )
     rng = np.random.default_rng(random_seed)
     check_release(release)

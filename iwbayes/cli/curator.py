@@ -122,13 +122,13 @@ def publish(
         if output is not None:
             inside = list(table.iterdir()) if table.is_dir() else []
             check_output(output, force, inputs=[table, *inside, schema, *ledger_files])
+        from iwbayes import checks
         from iwbayes._read import Format, read_table, stored_rows
         from iwbayes.curator.contribution import bounding_events, check_grid
         from iwbayes.curator.generators.aim.aim import AIM
         from iwbayes.curator.generators.aim.mst import MST
         from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
         from iwbayes.curator.generators.mixture.mixture import Mixture
-        from iwbayes.curator.plan import check_whole
         from iwbayes.curator.plan import plan as plan_release
         from iwbayes.curator.privacy.accounting import noise_event
         from iwbayes.curator.privacy.ledger import Ledger
@@ -177,7 +177,7 @@ def publish(
         if check:
             from iwbayes.cli.check import check_release
 
-            check_whole("n_synthetic", 1 if n_synthetic is None else n_synthetic)
+            checks.whole("n_synthetic", 1 if n_synthetic is None else n_synthetic)
             parts = [bounding_events(BOUND_SHARE * epsilon, len(grid))] if grid else []
             parts.append((noise_event("release", planned, delta),))
             kept |= {"ledger": own if ledger else None, "parts": parts, "n": n, "look": look}

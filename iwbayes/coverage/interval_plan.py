@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from iwbayes import checks
 from iwbayes._warnings import PrivacyWarning
 from iwbayes.coverage.lengths import simulated_lengths
 from iwbayes.curator.named_models import weights_for
-from iwbayes.curator.plan import Plan, check_whole, plan, warn_of_delta
+from iwbayes.curator.plan import Plan, plan, warn_of_delta
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.protocols import Generator, WeightProvider
 from iwbayes.display import WIDTH, fill, html_table, text_table, wrapped
@@ -309,7 +310,7 @@ def plan_intervals(
         warnings.simplefilter("ignore", PrivacyWarning)  # warn_of_delta below warns once, with the caller's line
         plans = tuple(plan(schema, n, epsilon=one, **settings) for one in budgets)
     warn_of_delta(delta, "rows", n)
-    check_whole("n_simulations", n_simulations)
+    checks.whole("n_simulations", n_simulations)
     simulations, rows_from = simulated_lengths(
         schema,
         int(n),

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from iwbayes.analyst.checks import check_count
+from iwbayes import checks
 from iwbayes.coverage.replication import REFERENCE, StudySettings, replicate
 from iwbayes.coverage.study import CoverageStudy
 from iwbayes.curator.progress import progress
@@ -231,9 +231,11 @@ def _check(
     taken = sorted({"generator", "weights", "noise", "random_seed", "ledger", "progressbar"} & set(publish))
     if taken:
         raise ValueError(f"publish must not contain {taken}, because the study sets them.")
-    check_count("n_replications", n)
-    check_count("n_jobs", n_jobs)
-    if random_seed is not None and (isinstance(random_seed, bool) or not isinstance(random_seed, int | np.integer)):
-        raise TypeError(f"random_seed must be a whole number or None; got {type(random_seed).__name__}.")
-    if not len(levels) or not all(0 < level < 1 for level in levels):
-        raise ValueError(f"levels must be in (0, 1), such as 0.9; got {levels}.")
+    checks.whole("n_replications", n)
+    checks.whole("n_jobs", n_jobs)
+    if random_seed is not None:
+        checks.whole("random_seed", random_seed, 0)
+    if not len(levels):
+        raise ValueError("levels must have at least one level, such as 0.9; got none.")
+    for level in levels:
+        checks.share("levels", level, "Pass for example 0.9.")

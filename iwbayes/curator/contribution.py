@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from iwbayes.curator.plan import check_whole
+from iwbayes import checks
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.mechanisms import above_threshold
@@ -95,7 +95,7 @@ def bound_contributions(
     """
     candidates = check_bounding(private, ledger, grid)
     epsilon, _ = check_budget(epsilon, 0.0)
-    limit = _default_threshold(private, ledger) if threshold is None else check_whole("threshold", threshold, 0)
+    limit = _default_threshold(private, ledger) if threshold is None else checks.whole("threshold", threshold, 0)
     events = bounding_events(epsilon, len(candidates))
     account = ledger.charge_release(*events)
     counts = private.rows_of_users
@@ -149,7 +149,7 @@ def check_bounding(private: PrivateTable, ledger: Ledger, grid: Sequence[int]) -
 def check_grid(grid: Sequence[int]) -> list[int]:
     """Return the candidates for the bound as int, or raise ValueError if they are not a valid grid."""
     candidates = list(grid)
-    whole = all(isinstance(t, int | np.integer) and not isinstance(t, bool) and t >= 1 for t in candidates)
+    whole = all(checks.is_whole(t) and t >= 1 for t in candidates)
     if not candidates or not whole or any(b <= a for a, b in zip(candidates, candidates[1:], strict=False)):
         raise ValueError(
             f"grid must be increasing whole numbers of at least 1; got {candidates!r}. Pass for example (1, 2, 4, 8)."

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from iwbayes import checks
 from iwbayes.curator.privacy.declared import admit
 from iwbayes.curator.privacy.ledger import BudgetExceeded, Ledger
 from iwbayes.curator.protocols import (
@@ -86,10 +87,7 @@ class JointEvents:
         epsilon: float,
         delta: float,
     ) -> None:
-        if not 0 < share < 1:
-            raise ValueError(
-                f"share must be in (0, 1), the generator's part of epsilon; got {share!r}. Pass for example 0.3."
-            )
+        checks.share("share", share, "It is the generator's part of epsilon, for example 0.3.")
         self.facts, self.generator, self.weights, self.epsilon, self.delta = facts, generator, weights, epsilon, delta
         #: Share of the generator; None if one part has the whole budget.
         self.share: float | None = None if isinstance(generator, GivenTable) else share
@@ -191,7 +189,7 @@ class Pipeline:
         written the data.
         """
         numbers = [data.get(name) for name in ("generator_epsilon", "weights_epsilon", "delta")]
-        if not all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers):
+        if not all(map(checks.is_real, numbers)):
             raise ValueError("the settings of the release contain no budget for generator and weights.")
         if data.get("weights") is None:
             raise ValueError(

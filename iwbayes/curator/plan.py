@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from iwbayes import checks
 from iwbayes._warnings import PrivacyWarning
 from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
 from iwbayes.curator.named_models import weights_for
@@ -167,12 +168,12 @@ def plan(
         raise TypeError(f"plan takes a generator with its settings; got {type(generator).__name__}. Pass BayesNet().")
     tilt = weights_for(weights, for_models, response, schema)
     epsilon, delta = check_budget(epsilon, delta)
-    check_whole("n", n)
+    checks.whole("n", n)
     if not isinstance(tilt, TiltWeights | StagedTilt):
         raise TypeError(
             f"plan computes the noise of TiltWeights and StagedTilt only; got {type(tilt).__name__}. See its events()."
         )
-    check_whole("rows_per_user", rows_per_user)
+    checks.whole("rows_per_user", rows_per_user)
     if rows_per_user > 1 and adjacency != "replace-user":
         raise ValueError(
             f"under {adjacency!r} every person owns one row; got rows_per_user={rows_per_user}. Use "
@@ -209,13 +210,6 @@ def uniform_table(schema: Schema, n: int, *, random_seed: int | np.random.Genera
         bins = ColumnBins.of(column, 128)
         columns[column.name] = bins.values(rng.choice(bins.size, n, p=bins.even_shares), rng)
     return SyntheticTable(pd.DataFrame(columns), schema, origin="uniform", already_spent=(0, 0))
-
-
-def check_whole(name: str, value: int, least: int = 1) -> int:
-    """Return ``value`` as int, or raise ValueError if it is not a whole number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}; got {value!r}.")
-    return int(value)
 
 
 def check_delta(delta: float, ledger: Ledger) -> None:

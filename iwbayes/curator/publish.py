@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from iwbayes import checks
 from iwbayes._warnings import CalibrationWarning
 from iwbayes.curator.contribution import bound_contributions, bounding_events, check_bounding
 from iwbayes.curator.expected_noise import noise_warning
 from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
 from iwbayes.curator.named_models import weights_for
 from iwbayes.curator.pipeline import GivenTable, JointEvents, Pipeline, check_algorithms
-from iwbayes.curator.plan import ROWS_PER_PRIVATE_ROW, check_delta, check_whole
+from iwbayes.curator.plan import ROWS_PER_PRIVATE_ROW, check_delta
 from iwbayes.curator.privacy.accounting import check_budget, largest_scale, noise_event
 from iwbayes.curator.privacy.declared import owed_events
 from iwbayes.curator.privacy.ledger import Ledger
@@ -205,7 +206,7 @@ def _check_arguments(
         n = rows if n_synthetic is None else n_synthetic
         if n != rows:
             raise ValueError(f"all {rows} rows of the given table are published; got n_synthetic={n!r}. Leave it out.")
-    n = check_whole("n_synthetic", n)
+    n = checks.whole("n_synthetic", n)
     if ledger is None:
         return n
     if noise is not None:
@@ -318,7 +319,7 @@ def publish_users(
     # run the checks of publish() now, while nothing is charged
     check_algorithms(generator, weights, private)
     check_n_synthetic(private, n_synthetic)
-    n = 1 if n_synthetic is None else check_whole("n_synthetic", n_synthetic)
+    n = 1 if n_synthetic is None else checks.whole("n_synthetic", n_synthetic)
     facts = PublicFacts(private.schema, private.n_users, n, "replace-user", max(grid), private.n_users)
     events = JointEvents(facts, generator, weights, share, left, delta)
     t = largest_scale(events, left, delta, adjacency="replace-user")
@@ -347,11 +348,7 @@ def release_epsilon(
     epsilon: float, delta: float, n_candidates: int, ledger: Ledger, *, bound_share: float = BOUND_SHARE
 ) -> float:
     """Return the part of epsilon left for the release after bounding, under a ledger's rule; charge nothing."""
-    if not 0 < bound_share < 1:
-        raise ValueError(
-            f"bound_share must be in (0, 1), the part of epsilon for bounding; got {bound_share!r}. Pass for example "
-            f"{BOUND_SHARE}."
-        )
+    checks.share("bound_share", bound_share, f"It is the part of epsilon for bounding, for example {BOUND_SHARE}.")
     both = Ledger(epsilon, delta, "replace-user", rule=ledger.rule)
     both.charge_release(*bounding_events(bound_share * epsilon, n_candidates))  # a scratch ledger: no noise is drawn
     return min((1 - bound_share) * epsilon, both.left[0])

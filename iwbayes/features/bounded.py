@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from iwbayes import checks
 from iwbayes.arrays import Array
 
 
@@ -33,8 +34,7 @@ class BoundedFeatures:
     def _check_bound(self) -> None:
         if self.order not in (2, math.inf):
             raise ValueError(f"order must be 2 or inf; got {self.order!r}.")
-        if not (math.isfinite(self.bound) and self.bound > 0):
-            raise ValueError(f"bound must be positive and finite; got {self.bound!r}.")
+        checks.positive("bound", self.bound)
 
     @property
     def n_coordinates(self) -> int:
@@ -58,8 +58,7 @@ class BoundedFeatures:
         (2 bound, bound/2). Zero-out: a row is compared with the null row, phi = 0.
         """
         reach = {"replace-one": 2.0, "zero-out": 1.0}
-        if adjacency not in reach:
-            raise ValueError(f"adjacency must be one of {list(reach)}; got {adjacency!r}.")
+        checks.one_of("adjacency", adjacency, reach)
         extra = self.flag_height if self.flag else 0.0
         return float(np.linalg.norm([reach[adjacency] * self.bound, extra], ord=self.order))
 

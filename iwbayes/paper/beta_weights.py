@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import log_expit, logsumexp
 
+from iwbayes import checks
 from iwbayes._digest import digest
 from iwbayes.arrays import Array
 from iwbayes.curator.privacy.accounting import check_budget
@@ -130,14 +131,11 @@ class BetaCalibratedWeights(RatioLearner[BetaCalibratedRatio]):
                 f"base must be a weight provider that learns a log ratio of rows (fit_ratio); got {name}. Pass for "
                 f"example LogisticWeights()."
             )
-        if self.mechanism not in VECTOR_MECHANISMS:
-            raise ValueError(f"mechanism must be one of {sorted(VECTOR_MECHANISMS)}; got {self.mechanism!r}.")
-        if not 0 < self.share < 1:
-            raise ValueError(f"share must be above 0 and below 1; got {self.share!r}.")
+        checks.one_of("mechanism", self.mechanism, VECTOR_MECHANISMS)
+        checks.share("share", self.share)
         if self.l2 is not None:
             check_penalty(self.l2)
-        if not (math.isfinite(self.limit) and self.limit > 0):
-            raise ValueError(f"limit must be positive and finite; got {self.limit!r}. Pass for example 5.")
+        checks.positive("limit", self.limit, "Pass for example 5.")
 
     @property
     def pure(self) -> bool:

@@ -14,6 +14,7 @@ import pandas as pd
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import expit
 
+from iwbayes import checks
 from iwbayes._threads import one_blas_thread
 from iwbayes.arrays import Array
 from iwbayes.curator.privacy.mechanisms import power_of_two_below
@@ -40,10 +41,7 @@ class Reach(NamedTuple):
 
 def check_penalty(l2: Any) -> None:
     """Raise an error unless l2 is a positive, finite number, because it bounds the sensitivity."""
-    if isinstance(l2, bool) or not isinstance(l2, int | float | np.number):
-        raise TypeError(f"l2 must be a number; got {type(l2).__name__}.")
-    if not (math.isfinite(l2) and l2 > 0):
-        raise ValueError(f"l2 must be positive and finite, because it bounds the sensitivity; got {l2!r}.")
+    checks.positive("l2", l2, "It bounds the sensitivity.")
 
 
 def encoded_reach(schema: Schema) -> Reach:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from iwbayes import checks
 from iwbayes._digest import digest
 from iwbayes._warnings import PrivacyWarning, WeightsWarning
 from iwbayes.arrays import Array
@@ -154,8 +155,7 @@ class LogisticWeights(RatioLearner[LogisticRatio]):
     debias: bool = True
 
     def __post_init__(self) -> None:
-        if self.mechanism not in MECHANISMS:
-            raise ValueError(f"mechanism must be one of {list(MECHANISMS)}; got {self.mechanism!r}.")
+        checks.one_of("mechanism", self.mechanism, MECHANISMS)
         check_penalty(self.l2)
         if not isinstance(self.debias, bool):
             raise TypeError(f"debias must be True or False; got {self.debias!r}.")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from iwbayes import checks
 from iwbayes._threads import one_torch_thread
 from iwbayes.arrays import Array
-from iwbayes.curator.generators.ledger_fit import is_whole
 from iwbayes.curator.progress import progress
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.curator.weight_providers.provider import OpenFit
@@ -131,20 +131,18 @@ class NeuralWeights(RatioLearner[NeuralRatio]):
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden", tuple(self.hidden))
         for name, values in (("hidden", self.hidden), ("batch_size", [self.batch_size]), ("draws", [self.draws])):
-            if not all(is_whole(value) and value >= 1 for value in values):
+            if not all(checks.is_whole(value) and value >= 1 for value in values):
                 raise ValueError(f"{name} must be whole numbers of at least 1; got {getattr(self, name)!r}.")
         _ = self._settings(draws=1)  # raises for invalid steps, sampling probability, clip norm and mechanism
-        if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
-            remedy = "Pass None to choose one from the budget."
-            raise ValueError(f"learning_rate must be positive and finite; got {self.learning_rate!r}. {remedy}")
+        if self.learning_rate is not None:
+            checks.positive("learning_rate", self.learning_rate, "Pass None to choose one from the budget.")
         if not 0 <= self.weight_decay < math.inf:
             raise ValueError(f"weight_decay must be at least 0 and finite; got {self.weight_decay!r}.")
-        if self.random_seed is not None and not (is_whole(self.random_seed) and self.random_seed >= 0):
-            raise ValueError(f"random_seed must be a whole number of at least 0, or None; got {self.random_seed!r}.")
+        if self.random_seed is not None:
+            checks.whole("random_seed", self.random_seed, 0)
 
     def _settings(self, draws: int) -> PrivateSteps:
-        if not is_whole(self.steps):
-            raise ValueError(f"steps must be a whole number of at least 1; got {self.steps!r}.")
+        checks.whole("steps", self.steps)
         return PrivateSteps(draws * self.steps, self.sampling_probability, self.clip_norm, self.mechanism)
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:

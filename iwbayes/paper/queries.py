@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 from scipy.special import expit
 
+from iwbayes import checks
 from iwbayes._digest import digest
 from iwbayes.arrays import Array
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier
@@ -175,8 +176,7 @@ class PrivateLogisticRegression:
         if not isinstance(self.target, str):
             raise TypeError(f"target must be the name of a column; got {type(self.target).__name__}.")
         check_penalty(self.l2)
-        if self.mechanism not in MECHANISMS:
-            raise ValueError(f"mechanism must be one of {list(MECHANISMS)}; got {self.mechanism!r}.")
+        checks.one_of("mechanism", self.mechanism, MECHANISMS)
         if self.features is None:
             return
         if isinstance(self.features, str) or not all(isinstance(name, str) for name in self.features):

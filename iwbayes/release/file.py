@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from iwbayes import checks
 from iwbayes._archive import ArchiveError, check_text, pack, pack_arrays, unpack, unpack_arrays
 from iwbayes.arrays import Array
 from iwbayes.distributions import DISTRIBUTIONS
@@ -149,8 +150,8 @@ def _checked(content: dict[str, Any], key: str, kind: type) -> Any:
 
 
 def _number(content: dict[str, Any], key: str) -> float:
-    value = content.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+    value: Any = content.get(key)
+    if not checks.is_real(value) or not math.isfinite(value) or value < 0:
         raise ArchiveError(f"its {key} must be a finite number of at least 0")
     return value
 

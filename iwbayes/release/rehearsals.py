@@ -14,6 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+from iwbayes import checks
 from iwbayes._digest import digest
 from iwbayes.arrays import Array
 from iwbayes.display import html_table, wrapped
@@ -158,8 +159,7 @@ class Rehearsals(Sequence[Release]):
         ...     return np.quantile(rows["age"], 0.5, weights=weights, method="inverted_cdf")
         >>> rehearsals.interval(median)  # doctest: +SKIP
         """
-        if not 0 < level < 1:
-            raise ValueError(f"level must be in (0, 1), such as 0.9; got {level!r}.")
+        checks.share("level", level, "Pass for example 0.9.")
 
         def as_array(rows: pd.DataFrame, weights: Array) -> Array:
             return np.array([float(statistic(rows, weights))])

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from iwbayes import checks
 from iwbayes._archive import ArchiveError, write_atomically
 from iwbayes.arrays import Array
 from iwbayes.display import WIDTH, html_table, one_line, wrapped
@@ -101,8 +102,8 @@ class Release:
         for name, kind in (("synthetic", SyntheticTable), ("weights", Weights), ("statement", PrivacyStatement)):
             if not isinstance(part := getattr(self, name), kind):
                 raise TypeError(f"{name} must be a {kind.__name__}; got {type(part).__name__}.")
-        object.__setattr__(self, "n_private", _whole("n_private", self.n_private))
-        if _whole("format_version", self.format_version) != FORMAT_VERSION:
+        object.__setattr__(self, "n_private", checks.whole("n_private", self.n_private))
+        if checks.whole("format_version", self.format_version) != FORMAT_VERSION:
             raise ValueError(f"format_version must be {FORMAT_VERSION}; got {self.format_version}.")
         if len(self.weights) != len(self.synthetic):
             raise ValueError(
@@ -272,9 +273,7 @@ class Release:
         >>> len(release.resample(200, random_seed=1))
         200
         """
-        n = self.n_private if n is None else n
-        if n < 1:
-            raise ValueError(f"n must be at least 1; got {n}.")
+        n = checks.whole("n", self.n_private if n is None else n)
         rng = np.random.default_rng(random_seed)
         chosen = rng.permutation(systematic_indices(self.weights.values, n, rng))
         table = self.synthetic
@@ -370,14 +369,6 @@ def load(path: str | os.PathLike[str]) -> Release:
         else "Ask its publisher for the file again, and compare the SHA-256 of both files."
     )
     raise ReleaseError(one_line(f"{path} cannot be read as an iwbayes release: {problem}. {remedy}"))
-
-
-def _whole(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name} must be a whole number; got {type(value).__name__}.")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1; got {value}.")
-    return int(value)
 
 
 def _plain(recipe: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -15,9 +15,9 @@ from typing import Any
 
 import cloudpickle
 
+from iwbayes import checks
 from iwbayes._warnings import IwbayesWarning
 from iwbayes.analyst.calibration.misfit import misfit_of_rows
-from iwbayes.analyst.checks import check_count
 from iwbayes.curator.pipeline import GivenTable, Pipeline
 from iwbayes.curator.progress import progress
 from iwbayes.features.scores import ScoreModel
@@ -113,11 +113,9 @@ def rehearse(
     >>> idata["calibration"].attrs["method"]
     'rehearsals'
     """
-    if check_count("n", n) < LEAST:
-        raise ValueError(f"n must be at least {LEAST}, to estimate standard deviations; got {n}.")
-    check_count("n_jobs", n_jobs)
-    if random_seed is not None and (isinstance(random_seed, bool) or not isinstance(random_seed, int)):
-        raise TypeError(f"random_seed must be a whole number or None; got {type(random_seed).__name__}.")
+    checks.whole("n", n, LEAST, "Fewer rehearsals do not show standard deviations.")
+    checks.whole("n_jobs", n_jobs)
+    random_seed = None if random_seed is None else checks.whole("random_seed", random_seed, 0)
     if executor is not None and not callable(getattr(executor, "submit", None)):
         raise TypeError(
             f"executor must be a concurrent.futures.Executor or a Dask client; got {type(executor).__name__}. Pass "

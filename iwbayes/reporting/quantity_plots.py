@@ -10,6 +10,7 @@ import pandas as pd
 import xarray as xr
 from matplotlib.axes import Axes
 
+from iwbayes import checks
 from iwbayes.analyst import arviz_compat
 from iwbayes.reporting.drawing import (
     CALIBRATED,
@@ -191,8 +192,7 @@ def _contrast(name: str, attrs: dict[Hashable, Any], value: Any, at: float) -> s
 
 def _intervals(values: xr.DataArray, prob: float) -> pd.DataFrame:
     """Means and equal-tailed intervals over the draws, one row for each element, with its coordinates."""
-    if not 0 < prob < 1:
-        raise ValueError(f"prob must be in (0, 1); got {prob}. Use 0.9 for a 90 % interval.")
+    checks.share("prob", prob, "Use 0.9 for a 90 % interval.")
     sample = ("chain", "draw")
     bounds = values.quantile([(1 - prob) / 2, (1 + prob) / 2], sample)
     found = {"mean": values.mean(sample), "lower": bounds[0].drop_vars("quantile")}

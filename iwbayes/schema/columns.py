@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from iwbayes import checks
 from iwbayes.arrays import Array
 from iwbayes.schema import cells
 from iwbayes.schema.cells import AFTER_REFUSAL, dtype_name
@@ -41,7 +42,7 @@ class _Numeric(Column):
     def _check_bounds(self) -> None:
         self._check_name()
         for side in (self.lower, self.upper):
-            if isinstance(side, bool) or not isinstance(side, int | float | np.integer | np.floating):
+            if not checks.is_real(side):
                 raise TypeError(f"{self.name}: bounds must be numbers; got {type(side).__name__}.")
         if not (math.isfinite(self.lower) and math.isfinite(self.upper)):
             raise ValueError(f"{self.name}: bounds must be finite; got [{self.lower}, {self.upper}].")

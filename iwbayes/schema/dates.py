@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from iwbayes import checks
 from iwbayes.arrays import Array
 from iwbayes.schema import cells
 from iwbayes.schema.cells import AFTER_REFUSAL, dtype_name
@@ -81,8 +82,7 @@ class Date(_Whole):
 
     def __post_init__(self) -> None:
         self._check_name()
-        if not isinstance(self.unit, str) or self.unit not in _UNITS:
-            raise ValueError(f"{self.name}: unit must be one of {list(_UNITS)}; got {self.unit!r}.")
+        checks.one_of(f"{self.name}: unit", self.unit, _UNITS)
         for side in ("first", "last"):
             given = getattr(self, side)
             day = _day(given, self.unit)

@@ -117,7 +117,7 @@ def test_without_statsmodels_the_table_is_simulated_and_said_to_be(monkeypatch):
     assert (table.loc[("number of visits (Poisson)", "disea"), "lower"] > 0).all()
     frame, schema = simulate_rand_health(500, random_seed=2)
     assert schema == simulate_rand_health(10)[1] and frame.equals(simulate_rand_health(500, random_seed=2)[0])
-    with pytest.raises(ValueError, match="n must be at least 1"):
+    with pytest.raises(ValueError, match="n must be a whole number of at least 1"):
         simulate_rand_health(0)
 
 

@@ -660,9 +660,9 @@ def loss_gradient(real, synthetic, x, limit):
     "settings, message",
     [
         ({"mechanism": "none"}, "mechanism must be one of"),
-        ({"share": 0}, "share must be above 0"),
-        ({"share": 1}, "share must be above 0"),
-        ({"share": np.nan}, "share must be above 0"),
+        ({"share": 0}, "share must be in"),
+        ({"share": 1}, "share must be in"),
+        ({"share": np.nan}, "share must be in"),
         ({"l2": 0.0}, "l2 must be positive"),
         ({"l2": np.inf}, "l2 must be positive"),
         ({"limit": 0.0}, "limit must be positive"),

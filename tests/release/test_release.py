@@ -115,8 +115,8 @@ def test_parts_must_belong_together():
         Release(make_release(10).synthetic, release.weights, STATEMENT, n_private=41)
     with pytest.raises(ValueError, match="measured on 41 private rows; n_private is 40"):
         replace(release, n_private=40)
-    for n_private, kind in ((0, ValueError), (True, TypeError), (2.0, TypeError)):
-        with pytest.raises(kind, match="n_private"):
+    for n_private in (0, True, 2.0):
+        with pytest.raises(ValueError, match="n_private must be a whole number of at least 1"):
             replace(make_release(measured=False), n_private=n_private)
     other = make_release(schema=Schema(Real("age", 17, 90), Real("x", 0, 1)))
     with pytest.raises(ValueError, match="different schemas"):

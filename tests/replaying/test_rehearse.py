@@ -193,10 +193,10 @@ def test_only_algorithms_of_the_registry_are_made():
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"n": 9}, ValueError, "n must be at least 10"),
+        ({"n": 9}, ValueError, "n must be a whole number of at least 10"),
         ({"n": 10.5}, ValueError, "n must be"),
         ({"n_jobs": 0}, ValueError, "n_jobs must be"),
-        ({"random_seed": "1"}, TypeError, "random_seed must be"),
+        ({"random_seed": "1"}, ValueError, "random_seed must be"),
         ({"executor": 4}, TypeError, "executor must be"),
     ],
 )

@@ -221,5 +221,5 @@ def test_a_release_resamples_as_many_rows_as_were_private_and_scales_its_weights
     assert len(release.resample(random_seed=3)) == 200
     assert len(release.resample(7, random_seed=3)) == 7
     np.testing.assert_allclose(release.sample_weight, release.weights.values * 200 / 300)
-    with pytest.raises(ValueError, match="n must be at least 1"):
+    with pytest.raises(ValueError, match="n must be a whole number of at least 1"):
         release.resample(0)

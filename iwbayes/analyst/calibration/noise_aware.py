@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
-from iwbayes.analyst.checks import Method, check_count, check_method, check_release
+from iwbayes import checks
+from iwbayes.analyst.checks import Method, check_method, check_release
 from iwbayes.analyst.inference.nuts import check_sampler
 from iwbayes.analyst.inference.tilt_posterior import TiltPosterior, draw_tilts, row_noise
 from iwbayes.analyst.released_tilt import NOISE_AWARE, ReleasedTilt, is_noise_aware
@@ -104,8 +105,7 @@ def noise_aware_weights(
     """
     check_method(method)
     options = check_sampler(sampler)
-    if check_count("n_draws", n_draws) < 2:
-        raise ValueError(f"n_draws must be 2 or more to show how weights vary; got {n_draws}. The default is 100.")
+    checks.whole("n_draws", n_draws, 2, "The default is 100.")
     tilt = _tilt_to_draw(release)
     rng = np.random.default_rng(random_seed)
     own = release.weights

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from iwbayes import checks
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.checks import check_count, check_release
+from iwbayes.analyst.checks import check_release
 from iwbayes.analyst.criticism.replicates import Predicted, predicted_variables
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample, row_groups
 from iwbayes.arrays import Array
@@ -130,11 +130,8 @@ def ppc(
         raise TypeError(
             f"columns must be a dict of observed variable to column; got {type(columns).__name__}. Omit it otherwise."
         )
-    check_count("draws", draws)
-    if not isinstance(prob, Real):
-        raise TypeError(f"prob must be a number; got {type(prob).__name__}. Use 0.9 for a 90 % interval.")
-    if not 0 < prob < 1:
-        raise ValueError(f"prob must be in (0, 1); got {prob}. Use 0.9 for a 90 % interval.")
+    checks.whole("draws", draws)
+    checks.share("prob", prob, "Use 0.9 for a 90 % interval.")
     custom = custom_summaries(statistics)
     rng = np.random.default_rng(random_seed)
     keys: list[tuple[Any, ...]] = []

@@ -12,6 +12,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from iwbayes import checks
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.derived import derived_attributes, derived_record, gradient_of
@@ -78,10 +79,7 @@ def average(
 
     Theory: docs/theory.md#averages-over-random-rows.
     """
-    if rows not in ROWS:
-        raise ValueError(
-            f"rows must be one of {list(ROWS)}; got {rows!r}. Use 'random' to average over the population."
-        )
+    checks.one_of("rows", rows, ROWS, "Use 'random' to average over the population.")
     rng = np.random.default_rng(random_seed)
     groups = row_groups(fitted.sample, fitted.release, by)
     members = np.zeros((len(fitted.frame), len(groups)))

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from iwbayes import checks
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.quantities.averages import Rows, Variable, average, sums_over_rows
 from iwbayes.analyst.quantities.fitted_rows import FittedRows, constant, is_number
@@ -101,8 +102,7 @@ def comparisons(
     >>> found["posterior"]["x"].attrs["reference"]
     '-1'
     """
-    if comparison not in COMPARISONS:
-        raise ValueError(f"comparison must be one of {list(COMPARISONS)}; got {comparison!r}.")
+    checks.one_of("comparison", comparison, COMPARISONS)
     fitted = FittedRows.of(idata, release)
     made = [_contrast(fitted, name, asked) for name, asked in _asked(fitted, contrast).items()]
     quantity = _Contrasts(

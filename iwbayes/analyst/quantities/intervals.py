@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from iwbayes import checks
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.marks import NOT_CALIBRATED
 
@@ -63,8 +64,7 @@ def intervals(
     >>> list(table.index)
     [('unweighted', 'Intercept'), ('unweighted', 'x')]
     """
-    if not 0 < prob < 1:
-        raise ValueError(f"prob must be in (0, 1); got {prob}. Use 0.9 for a 90 % interval.")
+    checks.share("prob", prob, "Use 0.9 for a 90 % interval.")
     if not isinstance(posteriors, dict):  # ArviZ objects are mappings, too
         return _of_one(posteriors, var_names, prob, "")
     if not posteriors:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from iwbayes import checks
 from iwbayes._threads import one_blas_thread
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.derived import derived_attributes, derived_record, gradient_of
@@ -97,8 +98,7 @@ def predictions(
     >>> grid["posterior"]["y"].shape
     (4, 250, 2)
     """
-    if kind not in KINDS:
-        raise ValueError(f"kind must be one of {list(KINDS)}; got {kind!r}.")
+    checks.one_of("kind", kind, KINDS)
     if isinstance(newdata, Release) != (conditional is not None):
         raise ValueError(
             "conditional must be given with a release and only with a release. Use predictions(idata, release, "

@@ -36,10 +36,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from iwbayes import checks
 from iwbayes._optional import import_optional
 from iwbayes.curator.auditing.evidence import lower_bounds
 from iwbayes.curator.auditing.rerun import Subject, rerun
-from iwbayes.curator.plan import check_whole
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier, joint_multiplier
 from iwbayes.curator.privacy.noise import NoiseSource, SeededNoise
 from iwbayes.curator.protocols import Generator, WeightProvider, is_generator, is_weight_provider
@@ -231,11 +231,9 @@ def audit(
     """
     import_optional("sklearn", "audits need")  # before hours of runs
     epsilon, delta = check_budget(epsilon, delta)
-    if adjacency not in ROW_ADJACENCIES:
-        raise ValueError(f"adjacency must be one of {list(ROW_ADJACENCIES)}; got {adjacency!r}.")
-    check_whole("n_runs", n_runs, LEAST_RUNS)
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must be between 0 and 1; got {confidence!r}. Use for example 0.999.")
+    checks.one_of("adjacency", adjacency, ROW_ADJACENCIES)
+    checks.whole("n_runs", n_runs, LEAST_RUNS)
+    checks.share("confidence", confidence, "Use for example 0.999.")
     _check_algorithm(algorithm, synthetic)
     check_neighbours(first, second)
     subject = Subject(algorithm, synthetic, epsilon, delta, adjacency, noise, observe)
@@ -299,7 +297,7 @@ def opposite_corners(schema: Schema, n: int) -> tuple[SyntheticTable, SyntheticT
     >>> first.frame["age"].tolist(), second.frame["age"].tolist()
     ([18.0, 18.0, 18.0], [90.0, 18.0, 18.0])
     """
-    n = check_whole("n", n)
+    n = checks.whole("n", n)
     columns: Iterable[Any] = schema  # of either kind
     ends = {c.name: (c.levels[0], c.levels[-1]) if hasattr(c, "levels") else (c.lower, c.upper) for c in columns}
     first = pd.DataFrame({name: [low] * n for name, (low, _) in ends.items()})

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Generic, TypeVar
 
-import numpy as np
-
+from iwbayes import checks
+from iwbayes.checks import is_whole
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.protocols import PublicFacts, check_rows_at_hand
 from iwbayes.statement import Event
@@ -86,11 +85,6 @@ class LedgerFit(Generic[Fitted]):
         return fitted  # type: ignore[no-any-return]
 
 
-def is_whole(value: Any) -> bool:
-    """Tell whether a setting is a whole number; True and False are not."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
 def check_whole(settings: object, **least: int) -> None:
     """Raise ValueError for settings that are not integers (or tuples of integers) of at least the given minimum.
 
@@ -110,12 +104,10 @@ def check_positive(settings: object, *names: str) -> None:
     """Raise ValueError for settings that are not positive and finite. None passes if it is the default."""
     for name in names:
         value = getattr(settings, name)
-        if not (value is None and getattr(type(settings), name) is None) and not 0 < value < math.inf:
-            raise ValueError(f"{name} must be positive and finite; got {value!r}.")
+        if not (value is None and getattr(type(settings), name) is None):
+            checks.positive(name, value)
 
 
 def check_sample_size(n: int) -> int:
     """Return the number of rows to draw. Raise ValueError if it is not an integer of at least 1."""
-    if not is_whole(n) or n < 1:
-        raise ValueError(f"n must be a whole number of at least 1; got {n!r}.")
-    return int(n)
+    return checks.whole("n", n)

@@ -59,6 +59,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_expit, logsumexp, ndtri_exp
 
+from iwbayes import checks
 from iwbayes.curator.privacy.accounting import ROUNDING, check_budget, gaussian_epsilon, gaussian_multiplier, price
 from iwbayes.statement import Event
 
@@ -227,8 +228,7 @@ def begin_rule(name: str | None, epsilon: float, delta: float) -> Rule:
     epsilon, delta = check_budget(epsilon, delta, infinite=True)
     if name is None:
         name = "gdp" if delta > 0 else "basic"
-    if name not in RULES:
-        raise ValueError(f"rule must be one of {list(RULES)}; got {name!r}.")
+    checks.one_of("rule", name, RULES)
     if delta == 0 and name != "basic":
         raise ValueError(f"rule {name!r} needs delta above 0; got 0. Use 'basic'.")
     return RULES[name](epsilon, delta)

@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Self
 
+from iwbayes import checks
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.filters import begin_rule
 from iwbayes.curator.privacy.ledger_file import LedgerFile
@@ -89,8 +90,7 @@ class Ledger:
         allow_large_delta: bool = False,
     ) -> None:
         epsilon, delta = check_budget(epsilon, delta, infinite=True)
-        if adjacency not in ADJACENCIES:
-            raise ValueError(f"adjacency must be one of {list(ADJACENCIES)}; got {adjacency!r}.")
+        checks.one_of("adjacency", adjacency, ADJACENCIES)
         self._noise = SystemNoise() if noise is None else noise
         _ = noise_kind(self._noise)
         rules, allowed = begin_rule(rule, epsilon, delta), bool(allow_large_delta)

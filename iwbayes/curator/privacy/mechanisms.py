@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from iwbayes import checks
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_delta, gaussian_epsilon, gaussian_multiplier
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.distributions import CubeDistribution, GaussianDistribution, LaplaceDistribution, SphericalDistribution
@@ -60,9 +61,7 @@ def gaussian_parts(epsilon: float, delta: float, shares: Sequence[float]) -> lis
 
 
 def _check_sensitivity(sensitivity: float) -> float:
-    if not (math.isfinite(sensitivity) and sensitivity > 0):
-        raise ValueError(f"sensitivity must be positive and finite; got {sensitivity!r}. Bound the statistic's change.")
-    return float(sensitivity)
+    return checks.positive("sensitivity", sensitivity, "Bound the statistic's change.")
 
 
 def power_of_two_below(x: float) -> float:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import logsumexp
 
+from iwbayes import checks
 from iwbayes.arrays import Array
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_epsilon, gaussian_multiplier, largest_scale, price
 from iwbayes.curator.privacy.ledger import Ledger
@@ -154,13 +155,11 @@ class TiltWeights(Tilt):
     def __post_init__(self) -> None:
         if self.mechanism not in ("gaussian", "cube"):
             raise ValueError(f"mechanism must be 'gaussian' or 'cube'; got {self.mechanism!r}.")
-        if self.features not in _OPTIONS:
-            raise ValueError(f"features must be one of {list(_OPTIONS)}; got {self.features!r}.")
+        checks.one_of("features", self.features, _OPTIONS)
         base = self.base
         if base is not None and not (isinstance(base, Weights) or is_weight_provider(base)):
             raise TypeError(f"base must be Weights, a weight provider or None; got {type(base).__name__}.")
-        if not 0 < self.base_share < 1:
-            raise ValueError(f"base_share, the base's share of epsilon, must be in (0, 1); got {self.base_share!r}.")
+        checks.share("base_share", self.base_share, "It is the base's share of epsilon.")
         if not isinstance(self.test_of_fit, bool) and self.test_of_fit != "auto":
             raise ValueError(f"test_of_fit must be True, False or 'auto'; got {self.test_of_fit!r}.")
         if self.test_of_fit is True and self.mechanism != "gaussian":

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from iwbayes import checks
 from iwbayes._threads import one_torch_thread
 from iwbayes.arrays import Array
 from iwbayes.curator.generators.ledger_fit import LedgerFit, check_positive, check_whole
@@ -72,8 +73,7 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
     progressbar: bool = True
 
     def __post_init__(self) -> None:
-        if self.loss not in _LOSSES:
-            raise ValueError(f"loss must be one of {list(_LOSSES)}; got {self.loss!r}.")
+        checks.one_of("loss", self.loss, _LOSSES)
         if self.discriminator_optimizer not in (None, *_OPTIMIZERS):
             raise ValueError(
                 f"discriminator_optimizer must be one of {list(_OPTIMIZERS)}, or None for the default; got "
@@ -98,8 +98,7 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
         check_positive(self, "generator_rate", "discriminator_rate", "weight_clip")
         if not 0 <= self.gradient_penalty < math.inf:
             raise ValueError(f"gradient_penalty must be at least 0 and finite; got {self.gradient_penalty!r}.")
-        if not 0 < self.frozen_share < 1:
-            raise ValueError(f"frozen_share must be above 0 and below 1; got {self.frozen_share!r}.")
+        checks.share("frozen_share", self.frozen_share)
         if not 0 <= self.averaged_share <= 1:
             raise ValueError(
                 f"averaged_share must be between 0 and 1; got {self.averaged_share!r}. Pass 0 to release the last step."

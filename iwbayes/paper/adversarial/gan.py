@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from iwbayes import checks
 from iwbayes.paper.adversarial.base import Adversarial
 from iwbayes.paper.adversarial.fitted_gan import FittedGAN, FittedWassersteinGAN
 
@@ -233,5 +234,4 @@ class DPCGAN(Adversarial):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.condition_share < 1:
-            raise ValueError(f"condition_share must be above 0 and below 1; got {self.condition_share!r}.")
+        checks.share("condition_share", self.condition_share)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from iwbayes.curator.generators.ledger_fit import is_whole
+from iwbayes import checks
 from iwbayes.curator.privacy.accounting import check_budget, dpsgd_multiplier
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.paper.dpsgd.row_gradients import (
@@ -77,19 +77,14 @@ class PrivateSteps:
     mechanism: str = "dp-sgd"
 
     def __post_init__(self) -> None:
-        if not is_whole(self.steps) or self.steps < 1:
-            raise ValueError(f"steps must be a whole number of at least 1; got {self.steps!r}.")
-        if not 0 < self.sampling_probability <= 1:
-            raise ValueError(
-                f"sampling_probability must be in (0, 1]; got {self.sampling_probability!r}. 1 takes all rows."
-            )
+        checks.whole("steps", self.steps)
+        checks.share("sampling_probability", self.sampling_probability, "1 takes all rows.", one=True)
         if self.clip_norm is not None and not CLIP_RANGE[0] <= self.clip_norm <= CLIP_RANGE[1]:
             raise ValueError(
                 f"clip_norm must be between {CLIP_RANGE[0]:g} and {CLIP_RANGE[1]:g}; got {self.clip_norm!r}. "
                 f"Rescale the loss if its gradients are outside this range."
             )
-        if self.mechanism not in _MECHANISMS:
-            raise ValueError(f"mechanism must be one of {list(_MECHANISMS)}; got {self.mechanism!r}.")
+        checks.one_of("mechanism", self.mechanism, _MECHANISMS)
 
     def event(self, label: str, *, epsilon: float, delta: float, adjacency: str = "replace-one") -> Event:
         """Return the event of all steps together, with the smallest noise that satisfies (epsilon, delta).

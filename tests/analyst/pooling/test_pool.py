@@ -526,7 +526,7 @@ def test_refusals_of_arguments(saturated):
             noise_aware_weights(saturated, value)
         with pytest.raises(ValueError, match="chains must be a whole number"):
             pool(model, saturated, chains=value)
-    with pytest.raises(ValueError, match="n_draws must be 2 or more"):
+    with pytest.raises(ValueError, match="n_draws must be a whole number of at least 2"):
         noise_aware_weights(saturated, 1)
     with pytest.raises(ValueError, match="method must be one of"):
         noise_aware_weights(saturated, method="vi")

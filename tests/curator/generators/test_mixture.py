@@ -591,7 +591,7 @@ def test_degenerate_tables_are_fitted(case, epsilon):
         ({"random_seed": -1}, "random_seed must be a whole number of at least 0"),
         ({"method": "exact"}, r"method must be one of \['moments', 'variational'\]"),
         ({"integers": "float"}, "integers must be one of"),
-        ({"columns_share": 1.0}, "columns_share must be above 0 and below 1"),
+        ({"columns_share": 1.0}, "columns_share must be in"),
         ({"steps": 0}, "steps must be a whole number"),
         ({"clip_norm": 0.0}, "clip_norm must be positive"),
         ({"method": "variational", "clip_norm": 1e9}, "clip_norm must be between"),

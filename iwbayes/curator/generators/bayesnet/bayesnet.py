@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from iwbayes import checks
 from iwbayes.arrays import Array
 from iwbayes.curator.generators.ledger_fit import LedgerFit, check_whole
 from iwbayes.curator.generators.tables.bins import is_numeric
@@ -137,8 +138,7 @@ class BayesNet(LedgerFit["FittedNetwork"]):
 
     def __post_init__(self) -> None:
         check_whole(self, max_parents=0, max_bins=2)
-        if not (math.isfinite(self.theta) and self.theta > 0):
-            raise ValueError(f"theta must be positive; got {self.theta!r}. Pass for example 2, the default.")
+        checks.positive("theta", self.theta, "Pass for example 2, the default.")
         if not (min(self.bins_share, self.structure_share) > 0 and self.bins_share + self.structure_share < 1):
             raise ValueError(
                 f"bins_share and structure_share must be above 0, with a sum below 1 that leaves budget for the "

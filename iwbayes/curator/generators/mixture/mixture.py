@@ -13,9 +13,11 @@ import numpy as np
 import pandas as pd
 from scipy.special import softmax
 
+from iwbayes import checks
 from iwbayes._digest import digest
 from iwbayes.arrays import Array
-from iwbayes.curator.generators.ledger_fit import LedgerFit, check_positive, check_sample_size, check_whole, is_whole
+from iwbayes.checks import is_whole
+from iwbayes.curator.generators.ledger_fit import LedgerFit, check_positive, check_sample_size, check_whole
 from iwbayes.curator.generators.mixture.column_distributions import family_of
 from iwbayes.curator.generators.mixture.layout import Layout
 from iwbayes.curator.generators.mixture.moments import Objective, posterior_draws
@@ -145,13 +147,8 @@ class Mixture(LedgerFit["FittedMixture"]):
     def __post_init__(self) -> None:
         check_whole(self, n_components=1, n_draws=1, max_bins=2, starts=1, steps=1, random_seed=0)
         for name, known in (("method", METHODS), ("integers", INTEGER_DISTRIBUTIONS)):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be one of {list(known)}; got {getattr(self, name)!r}.")
-        if not 0 < self.columns_share < 1:
-            raise ValueError(
-                f"columns_share must be above 0 and below 1, so that pairs of columns get a share; "
-                f"got {self.columns_share!r}."
-            )
+            checks.one_of(name, getattr(self, name), known)
+        checks.share("columns_share", self.columns_share, "Pairs of columns have the rest.")
         check_positive(self, "clip_norm", "learning_rate")
         if self.method == "variational":
             self._variational()  # raises for clip norms that private steps cannot use
