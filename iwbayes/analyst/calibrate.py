@@ -104,23 +104,13 @@ def calibrate(
 
     Notes
     -----
-    For weights of a tilt, ``Cov(theta) = J^-1 (sum p_i^2 r_i r_i' + C P_b C') J^-1``. Here r_i are the scores less
-    their regression on the tilt's features, and P_b is the posterior covariance of the tilt's coefficients. For other
-    weights r_i = s_i, and there is no second term. The prior is put back unchanged. See
-    :func:`~iwbayes.analyst.calibration.sandwich.calibrate_normal`.
+    For the formula see :func:`~iwbayes.analyst.calibration.sandwich.calibrate_normal` and docs/theory.md. The prior is
+    put back unchanged.
 
     **Several weight draws.** If the model uses the average of several weight draws, the result is a mixture, in equal
-    parts, of the posteriors under each weight draw. Each part is calibrated by the row sandwich. The covariance of the
-    mixture is the mean of the parts' covariances plus the covariance of their means. The draws of `idata` serve as a
-    starting point only. This mixture includes the noise of the weights only as far as the weight draws differ because
-    of it, so the verdict is "not calibrated".
-
-    The result has as many draws as `idata`. If there are more weight draws than that, a random choice of them is used.
-    Weight draws of :func:`~iwbayes.noise_aware_weights` include all of the noise. Their posteriors are therefore mixed
-    without a sandwich, and the weights must sum to the number of private rows.
-
-    **Normal approximation.** The likelihood is approximated by a normal at its mode. The approximation is poor for
-    parameters with few rows; the record's ``skew`` is the distance of mean and mode.
+    parts, of the posteriors under each weight draw, each with the row sandwich. It includes the noise of the weights
+    only as far as the weight draws differ because of it, so the verdict is "not calibrated". Weight draws of
+    :func:`~iwbayes.noise_aware_weights` include all of the noise; their posteriors are mixed without a sandwich.
 
     **Hyperparameters** appear in no row's likelihood, and their posterior may be far from normal. With a single weight
     draw, the likelihood of the other parameters is calibrated at their mode, given the posterior means of the
@@ -136,12 +126,9 @@ def calibrate(
 
     Examples
     --------
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
+
     >>> import pymc as pm
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
-    >>> private = iw.PrivateTable(people.frame, people.schema)
-    >>> noise = iw.SeededNoise(1)
-    >>> release = iw.publish(private, epsilon=2.0, delta=1e-6, n_synthetic=4000, noise=noise, random_seed=1)
     >>> rows = release.synthetic.frame
     >>> with pm.Model() as model:
     ...     slopes = pm.Normal("slopes", 0, 2, shape=3)

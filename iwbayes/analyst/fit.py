@@ -150,11 +150,7 @@ def fit(
     posterior. Calibration maps the draws linearly, in unconstrained space (sigma on the log scale), to the mean and
     covariance of the calibrated posterior. Theory: docs/theory.md.
 
-    If there are several weight draws, the posterior under each one is calibrated with the sandwich covariance of the
-    rows, and the result is their mixture. Its covariance is the mean of the covariances plus the covariance of the
-    means. Its intervals account for the noise in the weights only as far as the weight draws vary because of it, so the
-    record says "not calibrated". Noise-aware weights need no sandwich covariance: their mixture accounts for all of
-    the noise.
+    With several weight draws, the result is a mixture; see :func:`~iwbayes.calibrate`.
 
     References
     ----------
@@ -164,13 +160,8 @@ def fit(
 
     Examples
     --------
-    Seeded noise makes the example repeatable. Private data need the default noise.
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
 
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
-    >>> private = iw.PrivateTable(people.frame, people.schema)
-    >>> noise = iw.SeededNoise(1)
-    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, noise=noise, random_seed=1)
     >>> idata = iw.fit("y ~ x + z", release, draws=500, random_seed=1, progressbar=False)
     >>> list(idata["posterior"].data_vars)
     ['Intercept', 'x', 'z']

@@ -109,12 +109,9 @@ def pool(
 
     Examples
     --------
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
+
     >>> import pymc as pm
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
-    >>> private = iw.PrivateTable(people.frame, people.schema)
-    >>> noise = iw.SeededNoise(1)
-    >>> release = iw.publish(private, epsilon=2.0, delta=1e-6, n_synthetic=4000, noise=noise, random_seed=1)
     >>> rows = release.synthetic.frame
     >>> with pm.Model() as model:
     ...     slopes = pm.Normal("slopes", 0, 2, shape=3)

@@ -89,12 +89,9 @@ def noise_aware_weights(
 
     Examples
     --------
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
+
     >>> from dataclasses import replace
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
-    >>> private = iw.PrivateTable(people.frame, people.schema)
-    >>> noise = iw.SeededNoise(1)
-    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, noise=noise, random_seed=1)
     >>> weights = iw.noise_aware_weights(release, n_draws=40, random_seed=1)
     >>> weights.n_draws, len(weights)
     (40, 10000)
