@@ -51,8 +51,8 @@ def replication(population: Population, n: int, epsilon: float, n_rehearsals: in
         )  # fmt: skip
         scores.append(RehearsedScore.of(arviz_compat.group(idata, "posterior"), release, n, rehearsals))
     values = release.weights.values * (n / release.weights.values.sum())
-    rows, whole = release.synthetic.frame, np.ones(len(population.frame))
-    away = np.array([one(rows, values) - one(population.frame, whole) for one in scores])
+    rows, people = release.synthetic.frame, iw.PrivateTable(population.frame, population.schema).frame
+    away = np.array([one(rows, values) - one(people, np.ones(len(people))) for one in scores])
     densities = np.stack([one.densities(rows)[1] for one in scores], axis=1)
     sample = WeightedSample(values, scores[0].densities(rows)[0], release)
     by_formula = difference_errors(np.stack([densities[:, 0], densities[:, 1] - densities[:, 0]], axis=1), sample)

@@ -272,8 +272,8 @@ def laplace(arguments: argparse.Namespace) -> Iterator[Line]:
     warm_up()
     frame, schema = real_rows(min(100_000, arguments.rows))
     release = make_release(frame, schema)
-    options = {"method": "laplace", "calibrate": "none", "weights": "uniform", "total": len(frame)}
-    fits = [timed_fit(release, frame, "bernoulli", **options) for _ in range(5)]
+    even = replace(release.unweighted(), n_private=len(frame))
+    fits = [timed_fit(even, frame, "bernoulli", method="laplace", calibrate="none") for _ in range(5)]
     fast, idata = float(np.median([s for s, _ in fits])), fits[0][1]
     once, _ = timed_fit(release, frame, "bernoulli", method="laplace")
     yield Line(f"laplace, fit, {len(frame):,} rows x 10, s", f"{fast:.2f}", "", None)
@@ -288,7 +288,7 @@ def laplace(arguments: argparse.Namespace) -> Iterator[Line]:
     yield Line("laplace, compiling and starting it (not in the line above), s", f"{start_up:.0f}", "", None)
     fast_enough = None if short else slow / fast >= 100
     yield Line("laplace, NUTS / fit", f"{slow / fast:.0f}", ">= 100", fast_enough)
-    own, _ = timed_fit(release, frame, "bernoulli", **{**options, "method": "nuts", "draws": draws})
+    own, _ = timed_fit(even, frame, "bernoulli", method="nuts", calibrate="none", draws=draws)
     # as many draws, but `fit` does not shorten its warm-up for few of them
     verdict = None if short else whole / own >= 2
     yield Line(f"laplace, NUTS of plain PyMC / NUTS of fit ({own:.0f} s)", f"{whole / own:.1f}", ">= 2", verdict)

@@ -67,7 +67,7 @@ PRIVATE, UNWEIGHTED, WEIGHTED, CALIBRATED = METHODS = (
     "weighted, calibrated",
 )
 _FITS: dict[str, dict[str, Any]] = {
-    UNWEIGHTED: {"weights": "uniform", "calibrate": "none"},
+    UNWEIGHTED: {"calibrate": "none"},
     WEIGHTED: {"calibrate": "none"},
     CALIBRATED: {"calibrate": "auto"},
 }
@@ -196,7 +196,8 @@ def run_demo(
         for method, options in _FITS.items():
             with clock(f"{method}: {model}"), warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", CalibrationWarning)
-                posterior = _fit(formula, release, family=family, random_seed=seed, **options)
+                of = release.unweighted() if method == UNWEIGHTED else release
+                posterior = _fit(formula, of, family=family, random_seed=seed, **options)
             messages += [
                 f"{model}: {' '.join(str(w.message).split())}" for w in caught if w.category is CalibrationWarning
             ]

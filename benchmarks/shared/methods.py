@@ -101,7 +101,7 @@ def fit_release(
     """
     options: dict[str, Any] = {"log_likelihood": False, "draws": 100, "random_seed": random_seed}
     if kind == "unweighted":
-        options |= {"weights": "uniform", "calibrate": "none"}
+        release, options = release.unweighted(), options | {"calibrate": "none"}
     elif kind == "uncalibrated":
         options |= {"calibrate": "none"}
     elif kind == "rehearsals":

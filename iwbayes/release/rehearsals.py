@@ -33,7 +33,9 @@ _SLOPES, _STEP, _MOST = 20, 0.1, 1.0
 
 def release_digest(release: Release) -> str:
     """Return the SHA-256 of a release's rows, weights and number of private rows, which rehearsals store."""
-    return digest("Release", release.synthetic.fingerprint(), release.weights.fingerprint(), release.n_private)
+    # a table's declared cost and log ratio are not in the file of a release
+    rows = (release.synthetic.schema.to_toml(), release.synthetic.frame)
+    return digest("Release", *rows, release.weights.fingerprint(), release.n_private)
 
 
 class RehearsedInterval(NamedTuple):

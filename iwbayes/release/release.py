@@ -242,6 +242,10 @@ class Release:
         values = self.weights.values
         return np.asarray(values * (self.n_private / values.sum()))
 
+    def unweighted(self) -> Release:
+        """Return the same release with equal weights, of the method "uniform": for comparisons, never calibrated."""
+        return replace(self, weights=Weights(np.zeros(len(self.synthetic)), "uniform"))
+
     def resample(self, n: int | None = None, *, random_seed: int | np.random.Generator | None = None) -> SyntheticTable:
         """Draw rows in proportion to their weights, for tools that do not accept weights.
 

@@ -105,11 +105,8 @@ def plot_forest(
     --------
     With ``release`` as in the example of :func:`~iwbayes.publish`:
 
-    >>> import dataclasses
-    >>> import numpy as np
     >>> weighted = iw.fit("y ~ x", release, calibrate="none", draws=200, random_seed=1)
-    >>> even = dataclasses.replace(release, weights=iw.Weights(np.zeros(len(release.synthetic)), "uniform"))
-    >>> unweighted = iw.fit("y ~ x", even, calibrate="none", draws=200, random_seed=1)
+    >>> unweighted = iw.fit("y ~ x", release.unweighted(), calibrate="none", draws=200, random_seed=1)
     >>> ax = iw.plots.forest({"weighted": weighted, "unweighted": unweighted}, release=release)
     >>> "change in the log odds of y" in ax.get_xlabel()
     True

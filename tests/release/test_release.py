@@ -741,3 +741,10 @@ def test_bad_tables_under_good_checksums(good, tmp_path):
     ]
     for content in (b"", b"PAR1", *map(parquet, bad)):
         refused(write(tmp_path / "r.iwb", sealed({**members, "table.parquet": content})), "cannot be read")
+
+
+def test_without_weights_the_rows_stay():
+    release = make_release(60)
+    plain = release.unweighted()
+    assert plain.synthetic is release.synthetic and plain.n_private == release.n_private
+    assert plain.weights.method == "uniform" and np.all(plain.weights.values == 1)
