@@ -11,7 +11,7 @@ from typing import Any
 #: Longest line of any output, in characters.
 WIDTH = 88
 #: Spaces between two columns of a table, and smallest width to which a column of words is narrowed.
-_GAP, _LEAST = 2, 12
+GAP, _LEAST = 2, 12
 
 
 def printable(text: str) -> str:
@@ -74,7 +74,7 @@ def text_table(
     from rich.text import Text
 
     body = [list(row) for row in rows]
-    table, needed = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style=""), 0
+    table, needed = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style=""), 0
     for index, name in enumerate(map(cell, header)):
         values = [row[index] for row in body]
         numeric = index >= len(header) - right or (
@@ -83,7 +83,7 @@ def text_table(
         whole = [len(cell(value)) for value in values if numeric or _is_number(value)]
         least = max([len(name) if numeric or not index else min(_LEAST, len(name)), *whole])
         table.add_column(Text(name), justify="right" if numeric else "left", min_width=least, overflow="fold")
-        needed += least + _GAP
+        needed += least + GAP
     for row in body:
         table.add_row(*(Text(cell(value)) for value in row))
     console = Console(

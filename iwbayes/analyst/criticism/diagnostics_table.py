@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from iwbayes.analyst.calibration.measures import MEASURES
-from iwbayes.display import WIDTH, cell, fill, html_table, text_table
+from iwbayes.display import GAP, WIDTH, cell, fill, html_table, text_table
 
 NAN = float("nan")
 #: Columns of the table of checks.
@@ -78,7 +78,7 @@ class Diagnostics(pd.DataFrame):
             "for information": "; ".join(facts),
             "not known": ", ".join(unknown),
         }
-        header, parameters = self._parameters()
+        header, parameters = self._parameters(width)
         outside = [row for row in parameters if row[1] != "calibrated"]
         lines = [text_table(_HEADER, _rows(judged), width=width)]
         if 0 < len(outside) < len(parameters):
@@ -93,13 +93,26 @@ class Diagnostics(pd.DataFrame):
         """Return whether each row is a check of one parameter."""
         return np.array([_of_one(str(name)) is not None for name in self.index], dtype=bool)
 
-    def _parameters(self) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
-        """Return the header and the rows of the table of parameters."""
+    def _parameters(self, width: int | None = None) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+        """Return the header and the rows of the table of parameters: all measures, or as many as a width has room for.
+
+        Measures by which a parameter is not calibrated come first.
+        """
         found: dict[str, dict[str, object]] = {}
-        for name, value in self["value"].items():
+        failed: set[str] = set()
+        for name, row in self.iterrows():
             if match := _of_one(str(name)):
-                found.setdefault(match[2], {})[match[1]] = value
+                found.setdefault(match[2], {})[match[1]] = row["value"]
+                failed |= {match[1]} if row["verdict"] == "fail" else set()
         keys = list(dict.fromkeys(["calibration", *(key for one in found.values() for key in one)]))
+        if width is not None:
+            sizes = {key: max([len(key), *(len(cell(one.get(key, NAN))) for one in found.values())]) for key in keys}
+            left = width - max([len("parameter"), *map(len, found)])
+            shown = []
+            for key in sorted(keys, key=lambda key: (key != "calibration", key not in failed)):
+                left -= sizes[key] + GAP
+                shown += [key] if left >= 0 else []
+            keys = [key for key in keys if key in shown]
         rows = [(name, *(one.get(key, NAN) for key in keys)) for name, one in found.items()]
         return ("parameter", *("verdict" if key == "calibration" else key for key in keys)), rows
 
@@ -108,7 +121,7 @@ class Diagnostics(pd.DataFrame):
         if list(self.columns) != COLUMNS:
             return super().__repr__()
         tables = [text_table(_HEADER, _rows(self[~self._is_of_one()]))]
-        header, parameters = self._parameters()
+        header, parameters = self._parameters(WIDTH)
         if parameters:
             tables += ["", text_table(header, parameters), ""]
         return "\n".join([*tables, *(fill(text, later="  ") for text in self.advice)])

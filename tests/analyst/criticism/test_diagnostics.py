@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -253,3 +255,13 @@ def test_rehearsals_do_not_calibrate_what_the_release_did_not_measure():
     explained = MEASURES["explained"]
     assert [explained.check(0.8, how).verdict for how in ("formula", "rehearsals")] == ["fail", "ok"]
     assert explained.check(0.69, "rehearsals").verdict == "fail"
+
+
+def test_a_printed_table_of_parameters_keeps_the_measures_that_decide_and_no_word_is_broken():
+    release = make_release()
+    table = diagnose(release, make_idata(release, kappa=(0.1, 0.3)))
+    for text in (table.brief(), table.brief(width=60), repr(table)):
+        [header] = [line for line in text.splitlines() if line.startswith("parameter")]
+        assert "kappa" in header.split() and set(header.split()[2:]) <= set(MEASURES)
+        assert "not calibrated" in text and all(len(line) <= 88 for line in text.splitlines())
+    assert set(OF_EACH) <= set(re.findall(r"<th[^>]*>([a-z_]+)</th>", table._repr_html_()))
