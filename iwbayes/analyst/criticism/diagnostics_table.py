@@ -18,6 +18,8 @@ COLUMNS = ["value", "threshold", "verdict", "what_to_do"]
 _HEADER = ("check", "value", "limit", "verdict")
 #: Most parameters in a short text.
 _MOST_PARAMETERS = 5
+#: Characters of a parameter's name that a table of several measures has room for, and more if there are few.
+_LONGEST_NAME = 30
 #: Checks with a row in the short text even if they pass.
 _ALWAYS = {"calibration", "kappa", "explained", "misfit_share", "dfbetas", "skew", "certified", "r_hat", "ess_bulk"}
 
@@ -107,11 +109,12 @@ class Diagnostics(pd.DataFrame):
         keys = list(dict.fromkeys(["calibration", *(key for one in found.values() for key in one)]))
         if width is not None:
             sizes = {key: max([len(key), *(len(cell(one.get(key, NAN))) for one in found.values())]) for key in keys}
-            left = width - max([len("parameter"), *map(len, found)])
-            shown = []
+            # long names are wrapped
+            left = width - min(_LONGEST_NAME, max([len("parameter"), *map(len, found)]))
+            shown = {"calibration"}
             for key in sorted(keys, key=lambda key: (key != "calibration", key not in failed)):
                 left -= sizes[key] + GAP
-                shown += [key] if left >= 0 else []
+                shown |= {key} if left >= 0 else set()
             keys = [key for key in keys if key in shown]
         rows = [(name, *(one.get(key, NAN) for key in keys)) for name, one in found.items()]
         return ("parameter", *("verdict" if key == "calibration" else key for key in keys)), rows
