@@ -10,7 +10,6 @@ import numpy as np
 from iwbayes import checks
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.calibrated import calibrated, groups_of
-from iwbayes.analyst.calibration.marks import verdict_attributes
 from iwbayes.analyst.calibration.noise_aware import noise_aware_weights
 from iwbayes.analyst.checks import Method, check_method, check_release
 from iwbayes.analyst.fit_record import fit_attributes
@@ -192,7 +191,7 @@ def fit(
     if log_likelihood is True or (log_likelihood == "auto" and size <= LOG_LIKELIHOOD_LIMIT):
         groups |= regression.log_likelihoods(groups["posterior"], found.theta)
     attrs = fit_attributes(release, weights, formula=formula, family=regression.family, method=found.method)
-    attrs |= regression.attributes | verdict_attributes(found.record)
+    attrs = groups["posterior"].attrs | attrs | regression.attributes
     groups["posterior"].attrs.update(attrs)
     return arviz_compat.make(groups, attrs)
 

@@ -16,28 +16,24 @@ from iwbayes.weights import Weights
 _RECORDED = {"formula", "family"}
 
 
-def recorded_weights(weights: Weights | None) -> str:
-    """Return the name that :func:`~iwbayes.fit` records for weights: weight provider and steps; None is uniform."""
-    return "uniform" if weights is None else " > ".join((weights.method, *weights.steps))
+def recorded_weights(weights: Weights) -> str:
+    """Return the name that :func:`~iwbayes.fit` records for weights: weight provider and steps."""
+    return " > ".join((weights.method, *weights.steps))
 
 
-def weights_digest(weights: Weights | None) -> str:
+def weights_digest(weights: Weights) -> str:
     """Return a digest of the rows' shares under weights; :func:`~iwbayes.fit` records it to recognise its weights."""
-    if weights is None:
-        return ""
     log_weights = weights.log_weights - weights.log_weights.max(axis=1, keepdims=True)
     return hashlib.sha256(np.ascontiguousarray(np.round(log_weights, 9) + 0.0).tobytes()).hexdigest()[:16]
 
 
 def fit_attributes(release: Release, weights: Weights, *, formula: str, family: str, method: str) -> dict[str, Any]:
-    """Return the attributes of the posterior of a fit with these weights."""
+    """Return the attributes of the posterior of a fit with these weights, besides digests and verdict."""
     return {
         "formula": formula,
         "family": family,
         "method": method,
         "weights": recorded_weights(weights),
-        "weights_digest": weights_digest(weights),
-        "release_digest": weights_digest(release.weights),
         "weight_draws": weights.n_draws,
         "total": float(release.n_private),
         "inference_library": "iwbayes",
@@ -54,14 +50,13 @@ def check_recorded_weights(posterior: xr.Dataset, release: Release) -> None:
     if recorded is None or not _RECORDED <= set(posterior.attrs):
         return
     own, digest = recorded_weights(weights), posterior.attrs.get("weights_digest")
-    even = recorded == recorded_weights(None) and np.ptp(weights.values) < 1e-9
-    if even or (recorded == own if digest is None else digest == weights_digest(weights)):
+    if recorded == own if digest is None else digest == weights_digest(weights):
         return
     if recorded != own:
-        values = f"Weights(np.zeros({len(weights)}), 'uniform')" if recorded == "uniform" else "the weights of the fit"
         raise ValueError(
             f"the weights of the release must be those of the fit. They are {own!r}; the fit used {recorded!r}. Pass "
-            f"dataclasses.replace(release, weights=...) with {values}, or the release that was fitted."
+            "the release that was fitted: release.unweighted(), or dataclasses.replace(release, weights=...) with the "
+            "weights of the fit."
         )
     if weights.n_draws > 1:
         # each draw of the posterior belongs to one of the weight draws of the fit

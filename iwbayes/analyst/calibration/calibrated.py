@@ -144,7 +144,6 @@ def groups_of(
     weights: Weights | None = None,
     *,
     like: xr.Dataset | None = None,
-    stacklevel: int = 3,
 ) -> dict[str, xr.Dataset]:
     """Return the groups of a result: the posterior with its marks and digests, statistics and the record; warn.
 
@@ -152,16 +151,16 @@ def groups_of(
     """
     own = release.weights if weights is None else weights
     dataset = posterior_dataset(posterior, found.theta) if like is None else _like(posterior, found.theta, like)
-    digests = {"release_digest": weights_digest(release.weights), "weights_digest": weights_digest(own)}
-    if not has_shares_of(posterior.weights, own):
-        digests["weights_digest"] = ""
+    pooled = found.record is not None and found.record.attrs["method"] == "pool"
+    used = weights_digest(own) if pooled or has_shares_of(posterior.weights, own) else ""
+    digests = {"release_digest": weights_digest(release.weights), "weights_digest": used}
     groups = {"posterior": dataset.assign_attrs(verdict_attributes(found.record) | digests)}
     if found.statistics is not None:
         groups["sample_stats"] = found.statistics
     if found.record is not None:
         groups["posterior"] = mark_uncalibrated(groups["posterior"], found.record, posterior.made_of)
         groups |= calibration_groups(found.record)
-        warn_outside_domain(found.record, stacklevel=stacklevel + 1)
+        warn_outside_domain(found.record, stacklevel=4)  # at the caller of a door
     return groups
 
 
