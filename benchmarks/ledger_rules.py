@@ -23,7 +23,7 @@ import command  # noqa: E402 - in shared
 
 import iwbayes as iw  # noqa: E402
 from iwbayes.curator.privacy.accounting import dpsgd_multiplier, price  # noqa: E402
-from iwbayes.statement import Event  # noqa: E402
+from iwbayes.release.statement import Event  # noqa: E402
 
 RELEASES = 10
 RULES = ("gdp", "renyi", "basic")

@@ -108,12 +108,12 @@ def coded_rows(rows: int) -> tuple[pd.DataFrame, iw.Schema]:
 
 def make_release(frame: pd.DataFrame, schema: iw.Schema, *, draws: int = 1) -> iw.Release:
     """Simulate what the analyst's side reads of a release; several draws of weights carry no measurement."""
-    from iwbayes.distributions import GaussianDistribution
-    from iwbayes.features import FeatureMap
-    from iwbayes.measurement import Measurement
-    from iwbayes.statement import PrivacyStatement
+    from iwbayes.evidence import FeatureMap
+    from iwbayes.evidence.distributions import GaussianDistribution
+    from iwbayes.evidence.measurement import Measurement
+    from iwbayes.release.statement import PrivacyStatement
+    from iwbayes.release.weights import Weights
     from iwbayes.tables import SyntheticTable
-    from iwbayes.weights import Weights
 
     rng = np.random.default_rng(SEED)
     synthetic = SyntheticTable(frame, schema)

@@ -30,8 +30,8 @@ from replications import replicated  # noqa: E402
 from scipy.optimize import brentq  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
-from iwbayes.features import FeatureMap  # noqa: E402
-from iwbayes.features.unmeasured import unmeasured_features  # noqa: E402
+from iwbayes.evidence import FeatureMap  # noqa: E402
+from iwbayes.evidence.unmeasured import unmeasured_features  # noqa: E402
 
 #: Without the spline, whose terms are no powers; each with the number whose square is in its formula.
 POPULATIONS = {one.name: one for one in CURVED if one.name != "canada"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from iwbayes.analyst.calibration.measure import Measure
 from iwbayes.analyst.calibration.measures import MEASURES
-from iwbayes.analyst.calibration.measures.base import Measure
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "user_guide" / "intervals_that_cover.md"

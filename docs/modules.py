@@ -11,7 +11,7 @@ PAGE = ROOT / "ARCHITECTURE.md"
 BEGIN, END = "<!-- modules: python docs/modules.py -->\n", "<!-- end of modules -->\n"
 #: Headings, and the folders or files below the package that stand under them, in the order of imports.
 PARTS = {
-    "Above both sides": ("schema", "tables", "features", "models", "release"),
+    "Above both sides": ("utils", "schema", "tables", "evidence", "models", "release"),
     "The curator's side": ("curator", "paper"),
     "The analyst's side": (
         "analyst",
@@ -24,7 +24,7 @@ PARTS = {
     ),
     "On top": ("reporting", "coverage", "replaying", "cli"),
 }
-ON_TOP = ("__main__", "_read", "demo")
+ON_TOP = ("__main__", "demo")
 
 
 def first_line(path: Path) -> str:

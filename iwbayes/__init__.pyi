@@ -4,10 +4,6 @@ from . import datasets as datasets
 from . import paper as paper
 from . import plots as plots
 from . import validation as validation
-from ._read import read_table as read_table
-from ._warnings import CalibrationWarning as CalibrationWarning
-from ._warnings import PrivacyWarning as PrivacyWarning
-from ._warnings import WeightsWarning as WeightsWarning
 from .analyst.calibrate import calibrate as calibrate
 from .analyst.calibration.noise_aware import noise_aware_weights as noise_aware_weights
 from .analyst.criticism.compare import compare as compare
@@ -47,6 +43,9 @@ from .release import Release as Release
 from .release import ReleaseError as ReleaseError
 from .release import load as load
 from .release.rehearsals import Rehearsals as Rehearsals
+from .release.statement import Event as Event
+from .release.statement import PrivacyStatement as PrivacyStatement
+from .release.weights import Weights as Weights
 from .replaying import rehearse as rehearse
 from .reporting.report import report as report
 from .schema import Binary as Binary
@@ -55,10 +54,11 @@ from .schema import Date as Date
 from .schema import Integer as Integer
 from .schema import Real as Real
 from .schema import Schema as Schema
-from .statement import Event as Event
-from .statement import PrivacyStatement as PrivacyStatement
 from .tables import PrivateTable as PrivateTable
 from .tables import SyntheticTable as SyntheticTable
-from .weights import Weights as Weights
+from .tables.read_table import read_table as read_table
+from .utils.warnings import CalibrationWarning as CalibrationWarning
+from .utils.warnings import PrivacyWarning as PrivacyWarning
+from .utils.warnings import WeightsWarning as WeightsWarning
 
 __version__: str

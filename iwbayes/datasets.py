@@ -10,9 +10,9 @@ from typing import Literal, TypeAlias
 import numpy as np
 import pandas as pd
 
-from iwbayes import checks
-from iwbayes._optional import import_optional
 from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
+from iwbayes.utils import checks
+from iwbayes.utils.optional import import_optional
 
 __all__ = ["Simulated", "load_rand_health", "simulate_rand_health", "simulate_table"]
 

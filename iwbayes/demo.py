@@ -21,13 +21,13 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
-from iwbayes._archive import write_atomically
-from iwbayes._warnings import CalibrationWarning
 from iwbayes.datasets import load_rand_health, simulate_rand_health
-from iwbayes.display import fill
 from iwbayes.release import Release
 from iwbayes.schema import Categorical, Integer, Schema
 from iwbayes.tables import PrivateTable
+from iwbayes.utils.archive import write_atomically
+from iwbayes.utils.display import fill
+from iwbayes.utils.warnings import CalibrationWarning
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

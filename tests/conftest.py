@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from iwbayes._warnings import IwbayesWarning
+from iwbayes.utils.warnings import IwbayesWarning
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("PYTENSOR_FLAGS", "traceback__limit=0,traceback__compile_limit=0")
@@ -31,8 +31,8 @@ LONGEST = (
 #: Folders and files of tests that depend neither on PyMC nor on ArviZ, and the Python that runs them; the older has
 #: torch.
 ONE_PYTHON = {
-    **dict.fromkeys(("curator", "features", "paper", "release", "schema", "shared", "tables"), "older"),
-    **dict.fromkeys(("test_architecture.py", "test_language.py", "test_packaging.py"), "newer"),
+    **dict.fromkeys(("curator", "evidence", "paper", "release", "schema", "tables", "utils"), "older"),
+    **dict.fromkeys(("test_architecture.py", "test_datasets.py", "test_language.py", "test_packaging.py"), "newer"),
 }
 
 

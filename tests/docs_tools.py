@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from iwbayes._warnings import CalibrationWarning, IwbayesWarning, WeightsWarning
+from iwbayes.utils.warnings import CalibrationWarning, IwbayesWarning, WeightsWarning
 
 if TYPE_CHECKING:
     import pytest

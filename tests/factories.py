@@ -16,9 +16,9 @@ from iwbayes.curator.auditing.audit import opposite_corners
 from iwbayes.curator.generators.bayesnet.bayesnet import structure_scores
 from iwbayes.curator.generators.tables.network import count_table
 from iwbayes.curator.weight_providers.tilt import tilt
-from iwbayes.distributions import GaussianDistribution
-from iwbayes.features import FeatureMap
-from iwbayes.measurement import Measurement
+from iwbayes.evidence import FeatureMap
+from iwbayes.evidence.distributions import GaussianDistribution
+from iwbayes.evidence.measurement import Measurement
 
 # --- tables, ledgers and releases of given rows
 

@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.statement import Event
+from iwbayes.release.statement import Event
 from iwbayes.tables import PrivateTable
 
 #: Everything of a private table that depends on its rows. The number of users is public, and is taken from its slot.

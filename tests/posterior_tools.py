@@ -10,8 +10,8 @@ from scipy.special import logsumexp
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.calibrated import record_of_single
+from iwbayes.analyst.calibration.measure import Drawn
 from iwbayes.analyst.calibration.measures import MEASURES
-from iwbayes.analyst.calibration.measures.base import Drawn
 from iwbayes.analyst.calibration.measures.skew import distance
 from iwbayes.analyst.calibration.record import Judged, Moved
 from iwbayes.analyst.calibration.sandwich import CalibratedNormal

@@ -19,20 +19,17 @@ PACKAGE = ROOT / "iwbayes"
 
 #: From the bottom to the top; a module imports from its own layer or a lower one.
 LAYERS = [
-    {"_threads", "_warnings", "_digest", "_archive", "_optional", "arrays", "checks", "display", "newton"},
+    {"utils"},
     {"schema"},
     {"tables"},
-    {"features", "tails", "statement"},
+    {"evidence"},
     {"models"},
-    {"distributions"},
-    {"measurement"},
-    {"weights"},
     {"release"},
     {"datasets"},
     {"curator", "analyst"},
     {"paper"},
     {"reporting"},
-    {"coverage", "demo", "_read", "plots", "replaying"},
+    {"coverage", "demo", "plots", "replaying"},
     {"validation"},
     {"cli"},
     {"__main__"},

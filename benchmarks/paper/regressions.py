@@ -41,7 +41,7 @@ from harness import METHODS, OURS  # noqa: E402
 import iwbayes as iw  # noqa: E402
 from iwbayes.analyst import arviz_compat  # noqa: E402
 from iwbayes.analyst.calibration.marks import NOT_CALIBRATED  # noqa: E402
-from iwbayes.newton import NotReachedError  # noqa: E402
+from iwbayes.utils.newton import NotReachedError  # noqa: E402
 
 EPSILONS, LEVEL = (1.0, 6.0), 0.9
 _SMALL = "--seeds 1 --rows 60 --steps 7 --draws 4"

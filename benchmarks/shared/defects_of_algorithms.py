@@ -104,12 +104,12 @@ plant(FILE, "tilt: private rows not clipped",
 plant(FILE, "tilt: stages measure scores that are not clipped",
        "features.transform(block)", "features.with_bound(1e9).transform(block)", STAGES,
        more=UNVERIFIED)
-FILE = "features/scores.py"
+FILE = "evidence/scores.py"
 plant(FILE, "tilt: centred scores are not clipped again", "self.clip(own)[:, : self.n_coordinates]", "own",
        f"{STAGES}[clipped and centred]", more=UNVERIFIED)
 plant(FILE, "tilt: centred by the rows beside", "z = z + (wanted - sum(",
        "z = z - z.mean(axis=1, keepdims=True) + (wanted - sum(",
-       "features/test_scores.py::test_the_scores_of_a_row_depend_on_this_row_alone")
+       "evidence/test_scores.py::test_the_scores_of_a_row_depend_on_this_row_alone")
 FILE = "curator/weight_providers/staged.py"
 plant(FILE, "tilt: stages draw less noise than they charge",
        "self.parts(epsilon=fit.epsilon, delta=fit.delta), None",
@@ -335,7 +335,7 @@ plant("cli/check.py", "secrets: a check names what is not declared",
 plant("cli/check.py", "secrets: a check looks at the cells unasked",
        "unfit=unfit_columns(path, schema, form) if look else None", "unfit=unfit_columns(path, schema, form)",
        "journeys/test_check.py::test_no_cell_decides_on_a_check")
-plant("_read.py", "secrets: an error of a reader is shown",
+plant("tables/read_table.py", "secrets: an error of a reader is shown",
        "    except Exception:  # messages may quote private data, as above\n        raw = None\n",
        "    except ImportError:\n        raw = None\n",
        "contracts/test_secrets.py::test_nothing_that_comes_out_holds_a_private_value")
@@ -343,8 +343,8 @@ plant("replaying/one_replay.py", "rehearsals: rows are drawn without the weights
       "replaying/test_rehearse.py::test_rows_are_drawn_in_proportion_to_the_weights_of_the_release")
 plant("analyst/calibration/sandwich.py", "rehearsals: what they cannot see is left out",
       "wanted = np.diag(formula), spread.variance + missed", "wanted = np.diag(formula), spread.variance + 0 * missed",
-      "analyst/calibration/test_rehearsed.py::test_intervals_of_what_was_not_measured_are_never_narrow")
-plant("analyst/calibration/rehearsed.py", "rehearsals: refits that fail are forgotten",
+      "analyst/calibration/test_from_rehearsals.py::test_intervals_of_what_was_not_measured_are_never_narrow")
+plant("analyst/calibration/from_rehearsals.py", "rehearsals: refits that fail are forgotten",
       "level = min(LEVEL / (1 - self.failed_share), 1 - 1e-3)", "level = LEVEL",
-      "analyst/calibration/test_rehearsed.py::test_refits_that_fail_count_as_outside")
+      "analyst/calibration/test_from_rehearsals.py::test_refits_that_fail_count_as_outside")
 # fmt: on

@@ -92,7 +92,7 @@ plant(FILE, "GAN: a replaced row moves one count of the condition",
 plant(FILE, "GAN: counts of the condition for one row of a user",
        "sensitivity=rows * moved,", "sensitivity=moved,",
        "paper/test_gan.py::test_the_law_of_a_condition_has_the_noise_of_its_sensitivity")
-FILE = "paper/adversarial/base.py"
+FILE = "paper/adversarial/adversarial_generator.py"
 plant(FILE, "GAN: exact counts of the condition",
        "mass = np.maximum(noisy, LEAST_COUNT)", "mass = np.maximum(counts, LEAST_COUNT)",
        "paper/test_gan.py::test_a_conditional_generator_draws_its_levels_by_their_noisy_law")

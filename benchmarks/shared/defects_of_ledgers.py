@@ -317,7 +317,7 @@ plant("paper/given_ratio.py", "outside: a ratio of unknown cost not noted",
 
 # --- digests
 
-FILE = "_digest.py"
+FILE = "utils/digest.py"
 DIGESTS = "tables/test_digest.py"
 plant(FILE, "digest: no names of columns",
        '("frame", len(part), [str(name) for name in part.columns])', '("frame", len(part))', DIGESTS)
@@ -342,7 +342,7 @@ plant("tables/synthetic_table.py", "table: fingerprint without the declared cost
 plant("tables/synthetic_table.py", "table: fingerprint without the log ratio", "self.frame, *ratio)", "self.frame)",
        DIGESTS)
 plant(FILE, "weights: not looked at again", LOOKED_AT, "return self._maker", DIGESTS)
-plant("weights.py", "weights: fingerprint without the measurement",
+plant("release/weights.py", "weights: fingerprint without the measurement",
        'digest("Weights", self.log_weights, *measured)', 'digest("Weights", self.log_weights)',
        DIGESTS)
 plant("curator/generators/tables/network.py", "BayesNet: fingerprint without tables",

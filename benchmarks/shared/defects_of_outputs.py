@@ -64,17 +64,17 @@ plant("curator/pipeline.py", "outputs: a cell is logged",
       'step("sampling synthetic rows"); __import__("logging").warning("%s", private.frame.iloc[0, 1])',
       f"{SAME}[replace-one: BayesNet, UniformWeights]")
 SILENT = "contracts/test_same_noise.py::test_scores_that_cannot_be_computed_show_nothing_beside_the_noise"
-plant("features/scores.py", "warnings: scores of private rows warn", "with one_blas_thread(), quietly():",
+plant("evidence/scores.py", "warnings: scores of private rows warn", "with one_blas_thread(), quietly():",
       "with one_blas_thread():", f"{SILENT}[careless]")
 
 # --- rows that depend on each other, and functions that nobody looked into
 
-plant("features/scores.py", "tilt: rows are centred by whether another is far", "phi = self.clip(unclipped)",
+plant("evidence/scores.py", "tilt: rows are centred by whether another is far", "phi = self.clip(unclipped)",
       "phi = self.clip(unclipped - 0.1 * bool(far.size))",
-      "features/test_scores.py::test_the_features_of_a_row_are_the_same_whether_another_is_far_or_not[interaction]")
-plant("features/scores.py", "tilt: all rows are centred if any is far", "unclipped[far[",
+      "evidence/test_scores.py::test_the_features_of_a_row_are_the_same_whether_another_is_far_or_not[interaction]")
+plant("evidence/scores.py", "tilt: all rows are centred if any is far", "unclipped[far[",
       "unclipped = unclipped - unclipped.mean(axis=0) if far.size else unclipped\n        unclipped[far[",
-      "features/test_scores.py::test_the_features_of_a_row_are_the_same_whether_another_is_far_or_not[interaction]")
+      "evidence/test_scores.py::test_the_features_of_a_row_are_the_same_whether_another_is_far_or_not[interaction]")
 INSIDE = "analyst/inference/test_model_scores.py::test_a_function_inside_another_operation_is_refused_too"
 GRAPH = "analyst/inference/row_graph.py"
 plant(GRAPH, "models: functions by element are not looked into", '("scalar_op", "core_op")', '("core_op",)',
@@ -98,13 +98,13 @@ plant(GRAPH, "models: whole numbers are divided by zero", "pt.switch(divides, in
       f"{DOMAIN}[divisor]")
 plant("analyst/weighting/other_rows.py", "models: a number that a type cannot hold becomes another",
       "known &= (cast == array)", "known |= (cast == array)", f"{DOMAIN}[index_of_a_small_type]")
-plant("features/scores.py", "scores: a row that fails decides about its block",
+plant("evidence/scores.py", "scores: a row that fails decides about its block",
       "except Exception:  # of any kind, whose message may contain a private value",
       "except ArithmeticError:",
       "curator/weight_providers/test_staged.py::test_a_row_whose_scores_fail_counts_as_clipped_and_affects_no_other_row")
-plant("arrays.py", "rounding: the last rows of a block are rounded in another way", "_WHOLE_BLOCK = 64",
+plant("utils/arrays.py", "rounding: the last rows of a block are rounded in another way", "_WHOLE_BLOCK = 64",
       "_WHOLE_BLOCK = 1",
-      "features/test_scores.py::"
+      "evidence/test_scores.py::"
       "test_the_rounding_of_a_row_depends_neither_on_its_place_nor_on_how_many_rows_there_are[products of columns]")
 plant("paper/queries.py", "query: rows are read before they are charged",
       "account = ledger.charge_release(*events)\n        codes = target.codes(private.frame[target.name])",

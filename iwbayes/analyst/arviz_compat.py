@@ -18,9 +18,9 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from iwbayes import checks
-from iwbayes._archive import decoded_limit, draft_of
-from iwbayes.display import one_line
+from iwbayes.utils import checks
+from iwbayes.utils.archive import decoded_limit, draft_of
+from iwbayes.utils.display import one_line
 
 #: ``arviz.InferenceData`` with ArviZ 0.23, ``xarray.DataTree`` with ArviZ 1.
 ArvizObject: TypeAlias = Any

@@ -15,10 +15,10 @@ import numpy as np
 import xarray as xr
 
 from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.arguments import Method, check_enough_draws, check_method
 from iwbayes.analyst.calibration.calibrated import calibrated, groups_of
 from iwbayes.analyst.calibration.marks import NOT_CALIBRATED
-from iwbayes.analyst.calibration.measures.base import How
-from iwbayes.analyst.checks import Method, check_enough_draws, check_method
+from iwbayes.analyst.calibration.measure import How
 from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler
 from iwbayes.analyst.released_tilt import is_noise_aware
 from iwbayes.release import Release

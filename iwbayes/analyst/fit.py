@@ -7,11 +7,10 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from iwbayes import checks
 from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.arguments import Method, check_method, check_release
 from iwbayes.analyst.calibration.calibrated import calibrated, groups_of
 from iwbayes.analyst.calibration.noise_aware import noise_aware_weights
-from iwbayes.analyst.checks import Method, check_method, check_release
 from iwbayes.analyst.fit_record import fit_attributes
 from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler
 from iwbayes.analyst.regression.built_by_bambi import BuiltRegression, is_beyond
@@ -21,6 +20,7 @@ from iwbayes.models.families import Family, FamilyName
 from iwbayes.release import Release
 from iwbayes.release.rehearsals import Rehearsals
 from iwbayes.tables.reference_levels import warn_of_rare_references
+from iwbayes.utils import checks
 
 #: With log_likelihood="auto", both log likelihood groups are stored if together they need at most this many bytes.
 LOG_LIKELIHOOD_LIMIT = 256 * 2**20

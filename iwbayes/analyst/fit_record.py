@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from iwbayes.release import Release
-from iwbayes.weights import Weights
+from iwbayes.release.weights import Weights
 
 # attributes that identify a result of fit
 _RECORDED = {"formula", "family"}

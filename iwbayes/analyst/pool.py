@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from iwbayes import checks
 from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.arguments import Method, check_method, check_pool_total, check_release, grows_with_rows
 from iwbayes.analyst.calibration.calibrated import calibrated, groups_of, pool_record
 from iwbayes.analyst.calibration.marks import mark_uncalibrated, warn_outside_domain
 from iwbayes.analyst.calibration.noise_aware import noise_aware_weights
 from iwbayes.analyst.calibration.record import calibration_groups
-from iwbayes.analyst.checks import Method, check_method, check_pool_total, check_release, grows_with_rows
 from iwbayes.analyst.fit_record import weights_digest
 from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler, sample_model
 from iwbayes.analyst.inference.weight_draws import ComponentAssignment
 from iwbayes.analyst.released_tilt import is_noise_aware
-from iwbayes.arrays import Array
 from iwbayes.release import Release
-from iwbayes.weights import Weights
+from iwbayes.release.weights import Weights
+from iwbayes.utils import checks
+from iwbayes.utils.arrays import Array
 
 if TYPE_CHECKING:
     import pymc as pm

@@ -11,14 +11,14 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from iwbayes.arrays import Array, symmetric
-from iwbayes.features import FeatureMap
-from iwbayes.features.formulas import Span, model_terms
-from iwbayes.features.terms import ordered_terms, raw_chunks, raw_names, raw_terms
-from iwbayes.measurement import ASSUMED_MISFIT, MEAN_OF_FEATURES
+from iwbayes.evidence import FeatureMap
+from iwbayes.evidence.formulas import Span, model_terms
+from iwbayes.evidence.measurement import ASSUMED_MISFIT, MEAN_OF_FEATURES
+from iwbayes.evidence.terms import ordered_terms, raw_chunks, raw_names, raw_terms
 from iwbayes.release import Release
+from iwbayes.release.weights import Weights
 from iwbayes.schema import Schema
-from iwbayes.weights import Weights
+from iwbayes.utils.arrays import Array, symmetric
 
 #: Directions of the features whose weighted variance is below this share of the largest are cut (structural zeros).
 FEATURE_CUT = 1e-4

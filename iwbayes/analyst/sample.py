@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from iwbayes.analyst.arguments import check_release
 from iwbayes.analyst.arviz_compat import ArvizObject
 from iwbayes.analyst.calibrate import calibrate
-from iwbayes.analyst.checks import check_release
 from iwbayes.release import Release
 
 if TYPE_CHECKING:

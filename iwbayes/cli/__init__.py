@@ -9,11 +9,11 @@ from iwbayes.cli.app import app, main
 
 # --help lists the commands in this order
 # isort: off
-from iwbayes.cli import planning
+from iwbayes.cli import schema_and_plan
 from iwbayes.cli import curator
 from iwbayes.cli import analyst
 # isort: on
 
 __all__ = ["app", "main"]
 
-del analyst, curator, planning
+del analyst, curator, schema_and_plan

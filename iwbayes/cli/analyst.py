@@ -22,7 +22,7 @@ from iwbayes.cli.output import (
     say,
     working,
 )
-from iwbayes.display import fill, text_table, wrapped
+from iwbayes.utils.display import fill, text_table, wrapped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -179,8 +179,8 @@ def report(
     """
     with errors(debug):
         check_output(output, force, inputs=[release, posterior])
-        from iwbayes._archive import write_atomically
         from iwbayes.release import load
+        from iwbayes.utils.archive import write_atomically
 
         found = load(release)
         with working("drawing"):

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from iwbayes._read import Format, check_drop, header, unfit_columns
-from iwbayes._warnings import PrivacyWarning
 from iwbayes.curator.plan import Plan
 from iwbayes.curator.privacy.ledger import BudgetExceeded, Ledger
+from iwbayes.release.statement import Event
 from iwbayes.schema import Schema
-from iwbayes.statement import Event
+from iwbayes.tables.read_table import Format, check_drop, header, unfit_columns
+from iwbayes.utils.warnings import PrivacyWarning
 
 #: Number of rows for which settings are checked if --n is not given.
 _ROWS = 1000

@@ -11,7 +11,7 @@ import typer
 
 from iwbayes.cli.app import Debug, Force, Json, LargeDelta, SchemaFile, app
 from iwbayes.cli.output import check_output, columns, errors, facts_of, save_or_rescue, say
-from iwbayes.cli.planning import (
+from iwbayes.cli.schema_and_plan import (
     Adjacency,
     Delta,
     Epsilon,
@@ -22,7 +22,7 @@ from iwbayes.cli.planning import (
     Share,
     named_weights,
 )
-from iwbayes.display import wrapped
+from iwbayes.utils.display import wrapped
 
 if TYPE_CHECKING:
     from iwbayes.curator.privacy.ledger import Ledger
@@ -122,8 +122,6 @@ def publish(
         if output is not None:
             inside = list(table.iterdir()) if table.is_dir() else []
             check_output(output, force, inputs=[table, *inside, schema, *ledger_files])
-        from iwbayes import checks
-        from iwbayes._read import Format, read_table, stored_rows
         from iwbayes.curator.contribution import bounding_events, check_grid
         from iwbayes.curator.generators.aim.aim import AIM
         from iwbayes.curator.generators.aim.mst import MST
@@ -137,6 +135,8 @@ def publish(
         from iwbayes.curator.publish import publish as publish_table
         from iwbayes.schema import Schema
         from iwbayes.tables import PrivateTable
+        from iwbayes.tables.read_table import Format, read_table, stored_rows
+        from iwbayes.utils import checks
 
         declared = Schema.from_toml(schema)
         if table.is_dir() and n_synthetic is None and not check:

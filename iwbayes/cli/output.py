@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from iwbayes.display import WIDTH, printable, text_table, wrapped
+from iwbayes.utils.display import WIDTH, printable, text_table, wrapped
 
 if TYPE_CHECKING:
     import pandas as pd

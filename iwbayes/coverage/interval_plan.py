@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from iwbayes import checks
-from iwbayes._warnings import PrivacyWarning
 from iwbayes.coverage.lengths import simulated_lengths
 from iwbayes.curator.named_models import weights_for
 from iwbayes.curator.plan import Plan, plan, warn_of_delta
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.protocols import Generator, WeightProvider
-from iwbayes.display import WIDTH, fill, html_table, text_table, wrapped
-from iwbayes.features.scores import ScoreModel
-from iwbayes.measurement import TERMS_OF_MODELS
+from iwbayes.evidence.measurement import TERMS_OF_MODELS
+from iwbayes.evidence.scores import ScoreModel
 from iwbayes.release import Release
+from iwbayes.release.statement import RowAdjacency
 from iwbayes.schema import Schema, check_schema
-from iwbayes.statement import RowAdjacency
 from iwbayes.tables import SyntheticTable
+from iwbayes.utils import checks
+from iwbayes.utils.display import WIDTH, fill, html_table, text_table, wrapped
+from iwbayes.utils.warnings import PrivacyWarning
 
 if TYPE_CHECKING:
     from iwbayes.models.families import Family, FamilyName

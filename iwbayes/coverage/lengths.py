@@ -10,10 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from iwbayes._threads import one_blas_thread
-from iwbayes._warnings import CalibrationWarning, PrivacyWarning
 from iwbayes.analyst.fit import fit
-from iwbayes.arrays import Array
 from iwbayes.coverage.replication import REFERENCE, bounds_of, fitted, release_of_rows
 from iwbayes.curator.plan import uniform_table
 from iwbayes.curator.privacy.ledger import Ledger
@@ -25,6 +22,9 @@ from iwbayes.release import Release
 from iwbayes.schema import Schema
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.tables.reference_levels import RareReference, rare_references
+from iwbayes.utils.arrays import Array
+from iwbayes.utils.threads import one_blas_thread
+from iwbayes.utils.warnings import CalibrationWarning, PrivacyWarning
 
 _LEVEL = 0.9
 

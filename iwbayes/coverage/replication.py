@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from iwbayes._threads import one_blas_thread
-from iwbayes._warnings import CalibrationWarning
 from iwbayes.analyst import arviz_compat
-from iwbayes.arrays import Array
 from iwbayes.curator.privacy.noise import SeededNoise
 from iwbayes.curator.publish import publish
 from iwbayes.curator.settings import seeded
 from iwbayes.release import Release
-from iwbayes.statement import PrivacyStatement
+from iwbayes.release.statement import PrivacyStatement
+from iwbayes.release.weights import Weights
 from iwbayes.tables import PrivateTable, SyntheticTable
-from iwbayes.weights import Weights
+from iwbayes.utils.arrays import Array
+from iwbayes.utils.threads import one_blas_thread
+from iwbayes.utils.warnings import CalibrationWarning
 
 #: Name of the reference method, which uses the private rows.
 REFERENCE = "private rows"

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from iwbayes import checks
 from iwbayes.coverage.replication import REFERENCE, StudySettings, replicate
 from iwbayes.coverage.study import CoverageStudy
 from iwbayes.curator.progress import progress
+from iwbayes.utils import checks
 
 #: Version of the file of results.
 _FORMAT = 1

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from iwbayes import checks
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.mechanisms import above_threshold
 from iwbayes.curator.protocols import meet
-from iwbayes.statement import Event
+from iwbayes.release.statement import Event
 from iwbayes.tables import PrivateTable
 from iwbayes.tables.owners import row_keys
+from iwbayes.utils import checks
 
 #: Length of the secret order that gives the rows' keys; there are more than 2**1600 orders.
 _SECRET = 256

@@ -12,11 +12,11 @@ from iwbayes.curator.pipeline import own_delta
 from iwbayes.curator.protocols import PublicFacts, WeightProvider
 from iwbayes.curator.weight_providers.staged import BOUND_RANGE, NOISE_PART, StagedTilt
 from iwbayes.curator.weight_providers.tilt import CLIP_RANGE, MOST_DIRECTIONS, WIDE, TiltWeights
-from iwbayes.features.bounded import BoundedFeatures
-from iwbayes.features.formulas import Span, model_terms, response_column
-from iwbayes.features.scores import ScoreModel
-from iwbayes.features.terms import Terms, count_raw_terms, raw_terms
-from iwbayes.measurement import FEATURES_OF_ONE_PREDICTOR, NOISE_TARGET, noise_advice, noise_in_words
+from iwbayes.evidence.bounded import BoundedFeatures
+from iwbayes.evidence.formulas import Span, model_terms, response_column
+from iwbayes.evidence.measurement import FEATURES_OF_ONE_PREDICTOR, NOISE_TARGET, noise_advice, noise_in_words
+from iwbayes.evidence.scores import ScoreModel
+from iwbayes.evidence.terms import Terms, count_raw_terms, raw_terms
 from iwbayes.schema import Schema
 from iwbayes.schema.columns import Real
 

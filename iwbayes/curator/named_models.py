@@ -8,8 +8,8 @@ from dataclasses import replace
 from iwbayes.curator.protocols import WeightProvider
 from iwbayes.curator.weight_providers.staged import StagedTilt
 from iwbayes.curator.weight_providers.tilt import TiltWeights
-from iwbayes.features.formulas import check_formulas, main_effects
-from iwbayes.features.scores import ScoreModel
+from iwbayes.evidence.formulas import check_formulas, main_effects
+from iwbayes.evidence.scores import ScoreModel
 from iwbayes.schema import Schema
 
 

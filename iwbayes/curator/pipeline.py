@@ -8,7 +8,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from iwbayes import checks
 from iwbayes.curator.privacy.declared import admit
 from iwbayes.curator.privacy.ledger import BudgetExceeded, Ledger
 from iwbayes.curator.protocols import (
@@ -22,10 +21,11 @@ from iwbayes.curator.protocols import (
     needs_generator,
 )
 from iwbayes.curator.settings import from_data, to_data
-from iwbayes.features.scores import ScoreModel
-from iwbayes.statement import Event
+from iwbayes.evidence.scores import ScoreModel
+from iwbayes.release.statement import Event
+from iwbayes.release.weights import Weights
 from iwbayes.tables import PrivateTable, SyntheticTable
-from iwbayes.weights import Weights
+from iwbayes.utils import checks
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from iwbayes import checks
-from iwbayes._warnings import PrivacyWarning
 from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
 from iwbayes.curator.named_models import weights_for
 from iwbayes.curator.pipeline import JointEvents, own_delta
@@ -19,12 +17,14 @@ from iwbayes.curator.privacy.ledger import BudgetExceeded, Ledger
 from iwbayes.curator.protocols import Generator, PublicFacts, WeightProvider, is_generator
 from iwbayes.curator.weight_providers.staged import StagedTilt
 from iwbayes.curator.weight_providers.tilt import TiltWeights
-from iwbayes.display import html_table, wrapped
-from iwbayes.features.scores import ScoreModel
-from iwbayes.measurement import noise_advice, noise_in_words
+from iwbayes.evidence.measurement import noise_advice, noise_in_words
+from iwbayes.evidence.scores import ScoreModel
+from iwbayes.release.statement import Adjacency, Event
 from iwbayes.schema import Schema, check_schema
-from iwbayes.statement import Adjacency, Event
 from iwbayes.tables import SyntheticTable
+from iwbayes.utils import checks
+from iwbayes.utils.display import html_table, wrapped
+from iwbayes.utils.warnings import PrivacyWarning
 
 #: Synthetic rows for each private row by default.
 ROWS_PER_PRIVATE_ROW = 5

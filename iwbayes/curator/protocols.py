@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iwbayes.curator.privacy.ledger import Ledger
+from iwbayes.release.statement import Adjacency, Event
+from iwbayes.release.weights import Weights
 from iwbayes.schema import Schema
-from iwbayes.statement import Adjacency, Event
 from iwbayes.tables import PrivateTable, SyntheticTable
-from iwbayes.weights import Weights
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from iwbayes import checks
-from iwbayes._warnings import CalibrationWarning
 from iwbayes.curator.contribution import bound_contributions, bounding_events, check_bounding
 from iwbayes.curator.expected_noise import noise_warning
 from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
@@ -27,10 +25,12 @@ from iwbayes.curator.protocols import Generator, PublicFacts, WeightProvider
 from iwbayes.curator.settings import in_words
 from iwbayes.curator.weight_providers.staged import StagedTilt
 from iwbayes.curator.weight_providers.tilt import TiltWeights
-from iwbayes.features.scores import ScoreModel
+from iwbayes.evidence.scores import ScoreModel
 from iwbayes.release import Release
-from iwbayes.statement import RowAdjacency
+from iwbayes.release.statement import RowAdjacency
 from iwbayes.tables import PrivateTable, SyntheticTable
+from iwbayes.utils import checks
+from iwbayes.utils.warnings import CalibrationWarning
 
 #: Stages of `publish`, and their relative durations with default settings, roughly.
 _STAGES = {

@@ -9,9 +9,9 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from iwbayes.features.scores import ScoreModel
+from iwbayes.evidence.scores import ScoreModel
+from iwbayes.release.weights import Weights
 from iwbayes.tables import SyntheticTable
-from iwbayes.weights import Weights
 
 #: Algorithms that a release can name, and their modules. A name in a file never imports any other module. The published
 #: methods of `iwbayes.paper` are used outside of it by these two lists only.

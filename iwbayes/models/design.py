@@ -14,12 +14,12 @@ from formulaic import Formula
 from formulaic.parser.types import Term as FormulaTerm
 from numpy.typing import NDArray
 
-from iwbayes._warnings import IwbayesWarning
-from iwbayes.arrays import Array, BoolArray
-from iwbayes.features.formulas import formula_hints, read_formula
+from iwbayes.evidence.formulas import formula_hints, read_formula
 from iwbayes.models.design_spec import DesignSpec, Term, evaluate
 from iwbayes.models.families import Family, FamilyName, Response, default_family, get_family
 from iwbayes.schema import Schema
+from iwbayes.utils.arrays import Array, BoolArray
+from iwbayes.utils.warnings import IwbayesWarning
 
 _RESERVED = ("chain", "draw")
 

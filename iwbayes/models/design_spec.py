@@ -14,11 +14,11 @@ import pandas as pd
 import xarray as xr
 from formulaic.errors import DataMismatchWarning, FormulaicError
 
-from iwbayes.arrays import Array
 from iwbayes.models.families import Family
 from iwbayes.schema import Schema
 from iwbayes.schema.columns import Binary, _Numeric, _Whole
 from iwbayes.schema.dates import Date
+from iwbayes.utils.arrays import Array
 
 
 @dataclass(frozen=True)

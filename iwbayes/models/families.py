@@ -22,8 +22,8 @@ import numpy as np
 import pandas as pd
 from scipy.special import gammaln
 
-from iwbayes.arrays import Array
 from iwbayes.schema import Binary, Categorical, Column, Date, Integer, Real
+from iwbayes.utils.arrays import Array
 
 FamilyName = Literal[
     "bernoulli", "gaussian", "categorical", "poisson", "negativebinomial", "t", "gamma", "binomial", "cumulative"

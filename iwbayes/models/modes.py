@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from iwbayes._threads import one_blas_thread
-from iwbayes.arrays import Array
 from iwbayes.models.priors import LogPrior
 from iwbayes.models.weighted_rows import WeightedRows, derivatives_each
-from iwbayes.newton import Maxima, maximise_many
+from iwbayes.utils.arrays import Array
+from iwbayes.utils.newton import Maxima, maximise_many
+from iwbayes.utils.threads import one_blas_thread
 
 
 def maxima(each: Sequence[WeightedRows], prior: LogPrior, starts: Array | None = None) -> Maxima:

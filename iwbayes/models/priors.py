@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from iwbayes.arrays import Array, row_blocks, symmetric
 from iwbayes.models.design import Design
+from iwbayes.utils.arrays import Array, row_blocks, symmetric
 
 #: A prior given by the user, on the elements of a parameter in unconstrained space: log densities (draw,) at points
 #: (draw, size), and gradient (size,) and Hessian (size, size) at one point.

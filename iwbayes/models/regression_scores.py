@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from iwbayes._digest import digest
-from iwbayes.arrays import Array
-from iwbayes.features.formulas import response_column
-from iwbayes.features.scores import MOST_OUTCOMES, Outcomes
+from iwbayes.evidence.formulas import response_column
+from iwbayes.evidence.scores import MOST_OUTCOMES, Outcomes
 from iwbayes.models.design import Design, OtherRows, build_design
 from iwbayes.models.families import FamilyName, check_column, default_family, get_family
 from iwbayes.models.modes import maxima
@@ -21,6 +19,8 @@ from iwbayes.models.priors import LogPrior, prior_scales
 from iwbayes.models.weighted_rows import WeightedRows, merge_draws
 from iwbayes.schema import Integer, Schema
 from iwbayes.tables import SyntheticTable
+from iwbayes.utils.arrays import Array
+from iwbayes.utils.digest import digest
 
 
 @dataclass(frozen=True)

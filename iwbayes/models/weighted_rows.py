@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from iwbayes.arrays import MERGE_SHARE, Array, identical_rows, row_blocks
 from iwbayes.models.design import Design
+from iwbayes.utils.arrays import MERGE_SHARE, Array, identical_rows, row_blocks
 
 # Rows and draws per block, chosen so that a block stays in the processor cache.
 _BLOCK_ROWS, _BLOCK_DRAWS = 512, 256

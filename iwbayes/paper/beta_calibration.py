@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit, log_expit
 
-from iwbayes.arrays import Array
-from iwbayes.weights import Weights
+from iwbayes.release.weights import Weights
+from iwbayes.utils.arrays import Array
 
 #: Gradient norm at which the fit stops, and the largest norm accepted if rounding errors end the search. Slopes at the
 #: bound 0 do not count.

@@ -8,9 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import log_expit, logsumexp
 
-from iwbayes import checks
-from iwbayes._digest import digest
-from iwbayes.arrays import Array
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.mechanisms import VECTOR_MECHANISMS
 from iwbayes.curator.protocols import LogRatio, PublicFacts, RatioProvider
@@ -18,9 +15,12 @@ from iwbayes.curator.weight_providers.provider import OpenFit
 from iwbayes.paper.beta_calibration import BetaCalibration
 from iwbayes.paper.logistic_loss import Reach, check_penalty, gradient_reach, minimise, sensitivity
 from iwbayes.paper.ratio_learner import RatioLearner
-from iwbayes.statement import Event
+from iwbayes.release.statement import Event
+from iwbayes.release.weights import Weights
 from iwbayes.tables import PrivateTable, SyntheticTable
-from iwbayes.weights import Weights
+from iwbayes.utils import checks
+from iwbayes.utils.arrays import Array
+from iwbayes.utils.digest import digest
 
 #: Standard deviation of the noise in a scaled slope with the default penalty. A log weight at the limit has about this
 #: error; the error decreases in proportion to the log ratio.

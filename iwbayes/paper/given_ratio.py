@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from iwbayes.curator.protocols import LogRatio
 from iwbayes.curator.weight_providers.provider import FreeProvider, OpenFit
+from iwbayes.release.weights import Weights
 from iwbayes.tables import SyntheticTable
-from iwbayes.weights import Weights
 
 
 @dataclass(frozen=True)

@@ -14,15 +14,15 @@ import pandas as pd
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import expit
 
-from iwbayes import checks
-from iwbayes._threads import one_blas_thread
-from iwbayes.arrays import Array
 from iwbayes.curator.privacy.mechanisms import power_of_two_below
 from iwbayes.curator.privacy.noise import NoiseSource
 from iwbayes.curator.protocols import PublicFacts
-from iwbayes.features.terms import column_corners
+from iwbayes.evidence.terms import column_corners
 from iwbayes.schema import Schema
 from iwbayes.tables import PrivateTable, SyntheticTable
+from iwbayes.utils import checks
+from iwbayes.utils.arrays import Array
+from iwbayes.utils.threads import one_blas_thread
 
 #: Norm of the gradient at which the solver stops. It is fixed in advance, and the sensitivity accounts for it.
 TOLERANCE = 1e-12

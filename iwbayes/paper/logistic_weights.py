@@ -8,15 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from iwbayes import checks
-from iwbayes._digest import digest
-from iwbayes._warnings import PrivacyWarning, WeightsWarning
-from iwbayes.arrays import Array
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.curator.weight_providers.provider import OpenFit
-from iwbayes.distributions import GaussianDistribution, LaplaceDistribution, SphericalDistribution
-from iwbayes.measurement import Measurement
+from iwbayes.evidence.distributions import GaussianDistribution, LaplaceDistribution, SphericalDistribution
+from iwbayes.evidence.measurement import Measurement
 from iwbayes.paper.logistic_loss import (
     Perturbation,
     check_penalty,
@@ -29,10 +25,14 @@ from iwbayes.paper.logistic_loss import (
     sensitivity,
 )
 from iwbayes.paper.ratio_learner import RatioLearner
+from iwbayes.release.statement import Event
+from iwbayes.release.weights import Weights
 from iwbayes.schema import Schema
-from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable
-from iwbayes.weights import Weights
+from iwbayes.utils import checks
+from iwbayes.utils.arrays import Array
+from iwbayes.utils.digest import digest
+from iwbayes.utils.warnings import PrivacyWarning, WeightsWarning
 
 CoefficientDistribution = GaussianDistribution | SphericalDistribution | LaplaceDistribution
 MECHANISMS = ("gaussian", "spherical", "laplace", "objective", "none", "paper")

@@ -11,7 +11,6 @@ import torch
 from scipy.special import logit
 from torch import Tensor
 
-from iwbayes.arrays import Array
 from iwbayes.curator.generators.mixture.column_distributions import (
     LARGEST_LOG_SD,
     LARGEST_LOGIT,
@@ -25,6 +24,7 @@ from iwbayes.curator.generators.mixture.column_distributions import (
 )
 from iwbayes.curator.generators.mixture.layout import Layout
 from iwbayes.schema.columns import Real
+from iwbayes.utils.arrays import Array
 
 #: Prior standard deviation of logits.
 LOGIT_SD = 1.5

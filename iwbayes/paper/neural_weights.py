@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from iwbayes import checks
-from iwbayes._threads import one_torch_thread
-from iwbayes.arrays import Array
 from iwbayes.curator.progress import progress
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.curator.weight_providers.provider import OpenFit
@@ -21,8 +18,11 @@ from iwbayes.paper.dpsgd.private_steps import PrivateGradients, PrivateSteps
 from iwbayes.paper.dpsgd.row_gradients import import_torch, reference_gradients
 from iwbayes.paper.ratio_learner import RatioLearner
 from iwbayes.paper.ratio_network import NeuralRatio, make_network
-from iwbayes.statement import Event
-from iwbayes.weights import Weights
+from iwbayes.release.statement import Event
+from iwbayes.release.weights import Weights
+from iwbayes.utils import checks
+from iwbayes.utils.arrays import Array
+from iwbayes.utils.threads import one_torch_thread
 
 if TYPE_CHECKING:
     from torch import Tensor

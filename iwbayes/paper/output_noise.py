@@ -6,13 +6,13 @@ import math
 import warnings
 from dataclasses import dataclass
 
-from iwbayes._warnings import PrivacyWarning, WeightsWarning
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.curator.weight_providers.provider import OpenFit, Provider
 from iwbayes.paper.logistic_loss import check_penalty, design, encoded_reach, gradient_reach, minimise, sensitivity
-from iwbayes.statement import Event
-from iwbayes.weights import Weights
+from iwbayes.release.statement import Event
+from iwbayes.release.weights import Weights
+from iwbayes.utils.warnings import PrivacyWarning, WeightsWarning
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,6 @@ from typing import ClassVar
 import numpy as np
 from scipy.special import expit
 
-from iwbayes import checks
-from iwbayes._digest import digest
-from iwbayes.arrays import Array
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.mechanisms import gaussian
@@ -27,10 +24,13 @@ from iwbayes.paper.logistic_loss import (
     plan_perturbation,
     sensitivity,
 )
+from iwbayes.release.statement import Event
 from iwbayes.schema import Schema
 from iwbayes.schema.columns import Binary
-from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable
+from iwbayes.utils import checks
+from iwbayes.utils.arrays import Array
+from iwbayes.utils.digest import digest
 
 MECHANISMS = ("objective", "gaussian", "none")
 

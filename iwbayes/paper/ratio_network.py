@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import expit
 
-from iwbayes._digest import digest
-from iwbayes.arrays import Array
 from iwbayes.paper.dpsgd.row_gradients import import_torch
 from iwbayes.schema import Schema
 from iwbayes.tables import PrivateTable, SyntheticTable
+from iwbayes.utils.arrays import Array
+from iwbayes.utils.digest import digest
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,9 +10,9 @@ import scipy  # loads `scipy.optimize` on first use
 from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
-from iwbayes.arrays import Array
-from iwbayes.tails import tail_length
-from iwbayes.weights import Weights
+from iwbayes.release.weights import Weights
+from iwbayes.utils.arrays import Array
+from iwbayes.utils.psis import tail_length
 
 #: Smallest number of weights above the threshold for which the asymptotic distributions of the variance test are used.
 LEAST_TAIL = 10

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from iwbayes._threads import one_torch_thread
-from iwbayes.arrays import Array
 from iwbayes.curator.generators.mixture.layout import Layout
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.paper.dpsgd.parameters import Average
 from iwbayes.paper.dpsgd.private_steps import PrivateSteps
 from iwbayes.paper.dpsgd.row_gradients import import_torch
-from iwbayes.statement import Event
+from iwbayes.release.statement import Event
 from iwbayes.tables import PrivateTable
+from iwbayes.utils.arrays import Array
+from iwbayes.utils.threads import one_torch_thread
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,18 +11,18 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from iwbayes import checks
-from iwbayes._archive import ArchiveError, check_text, pack, pack_arrays, unpack, unpack_arrays
-from iwbayes.arrays import Array
-from iwbayes.distributions import DISTRIBUTIONS
-from iwbayes.features import FeatureMap
-from iwbayes.features.scores import RowFeatures
-from iwbayes.measurement import Measurement
+from iwbayes.evidence import FeatureMap
+from iwbayes.evidence.distributions import DISTRIBUTIONS
+from iwbayes.evidence.measurement import Measurement
+from iwbayes.evidence.scores import RowFeatures
+from iwbayes.release.statement import INFINITE, PrivacyStatement
 from iwbayes.release.table import read_table, write_table
+from iwbayes.release.weights import Weights
 from iwbayes.schema import Schema
-from iwbayes.statement import INFINITE, PrivacyStatement
 from iwbayes.tables import SyntheticTable
-from iwbayes.weights import Weights
+from iwbayes.utils import checks
+from iwbayes.utils.archive import ArchiveError, check_text, pack, pack_arrays, unpack, unpack_arrays
+from iwbayes.utils.arrays import Array
 
 #: Read once, because a process may later lose permission to read installed packages.
 PACKAGE_VERSION = version("iwbayes")

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from iwbayes._archive import MAX_BYTES, MAX_TEXT, ArchiveError, check_text, write_atomically
-from iwbayes.display import one_line
 from iwbayes.release.file import from_bytes, read_recipe
 from iwbayes.release.release import Release
+from iwbayes.utils.archive import MAX_BYTES, MAX_TEXT, ArchiveError, check_text, write_atomically
+from iwbayes.utils.display import one_line
 
 FORMAT = "iwbayes rehearsals"
 FORMAT_VERSION = 1

@@ -14,15 +14,15 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from iwbayes import checks
-from iwbayes._digest import digest
-from iwbayes.arrays import Array
-from iwbayes.display import html_table, wrapped
-from iwbayes.features.unmeasured import unmeasured_features
-from iwbayes.measurement import ASSUMED_MISFIT
+from iwbayes.evidence.measurement import ASSUMED_MISFIT
+from iwbayes.evidence.unmeasured import unmeasured_features
 from iwbayes.release.file import read_recipe
 from iwbayes.release.rehearsal_folder import RehearsalFacts, RehearsalsError, opened, read_folder, write_folder
 from iwbayes.release.release import Release
+from iwbayes.utils import checks
+from iwbayes.utils.arrays import Array
+from iwbayes.utils.digest import digest
+from iwbayes.utils.display import html_table, wrapped
 
 #: Smallest number of rehearsals for an interval.
 LEAST = 10

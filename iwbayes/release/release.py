@@ -23,17 +23,17 @@ from typing import Any
 
 import numpy as np
 
-from iwbayes import checks
-from iwbayes._archive import ArchiveError, write_atomically
-from iwbayes.arrays import Array
-from iwbayes.display import WIDTH, html_table, one_line, wrapped
-from iwbayes.features.scores import RowFeatures
+from iwbayes.evidence.scores import RowFeatures
 from iwbayes.release.file import FORMAT_VERSION, from_bytes, to_bytes
-from iwbayes.release.verdict import judged
-from iwbayes.statement import PrivacyStatement
+from iwbayes.release.release_verdict import judged
+from iwbayes.release.statement import PrivacyStatement
+from iwbayes.release.weights import Weights, systematic_indices
 from iwbayes.tables import SyntheticTable
 from iwbayes.tables.reference_levels import rare_references
-from iwbayes.weights import Weights, systematic_indices
+from iwbayes.utils import checks
+from iwbayes.utils.archive import ArchiveError, write_atomically
+from iwbayes.utils.arrays import Array
+from iwbayes.utils.display import WIDTH, html_table, one_line, wrapped
 
 
 class ReleaseError(ValueError):

@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from iwbayes._archive import ArchiveError, decoded_limit
 from iwbayes.schema import Schema
 from iwbayes.schema.columns import Column, _Numeric, _Whole
 from iwbayes.tables import SyntheticTable
+from iwbayes.utils.archive import ArchiveError, decoded_limit
 
 #: Bytes per cell of the decoded table: a number and an indicator of missing cells, or a code of a level.
 _CELL = 9

@@ -13,18 +13,18 @@ import cloudpickle
 import numpy as np
 import pandas as pd
 
-from iwbayes._threads import one_blas_thread
 from iwbayes.analyst.calibration.misfit import misfit_of_rows
 from iwbayes.analyst.released_tilt import NOISE_AWARE
 from iwbayes.curator.pipeline import Pipeline
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.noise import SeededNoise
 from iwbayes.curator.settings import seeded
-from iwbayes.features.scores import ScoreModel
+from iwbayes.evidence.scores import ScoreModel
 from iwbayes.models.regression_scores import RegressionModel
 from iwbayes.release import Release
 from iwbayes.release.file import from_bytes
 from iwbayes.tables import PrivateTable
+from iwbayes.utils.threads import one_blas_thread
 
 
 def check_replayable(release: Release, models: Sequence[ScoreModel] = ()) -> Pipeline:

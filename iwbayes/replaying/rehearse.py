@@ -15,12 +15,10 @@ from typing import Any
 
 import cloudpickle
 
-from iwbayes import checks
-from iwbayes._warnings import IwbayesWarning
 from iwbayes.analyst.calibration.misfit import misfit_of_rows
 from iwbayes.curator.pipeline import GivenTable, Pipeline
 from iwbayes.curator.progress import progress
-from iwbayes.features.scores import ScoreModel
+from iwbayes.evidence.scores import ScoreModel
 from iwbayes.release import Release
 from iwbayes.release.rehearsal_folder import (
     FACTS,
@@ -32,6 +30,8 @@ from iwbayes.release.rehearsal_folder import (
 )
 from iwbayes.release.rehearsals import LEAST, Rehearsals, release_digest
 from iwbayes.replaying.one_replay import check_replayable, replay
+from iwbayes.utils import checks
+from iwbayes.utils.warnings import IwbayesWarning
 
 #: Largest accepted share of failed replays.
 MOST_FAILURES = 0.1

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
-from iwbayes.display import printable
+from iwbayes.utils.display import printable
 
 #: Colours of Okabe and Ito (2008), which people with any common colour blindness tell apart; yellow is left out
 #: because it is too light on white. Each colour has its own marker.

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from iwbayes.display import html_table, markup, number, printable
+from iwbayes.utils.display import html_table, markup, number, printable
 
 #: Keys of a recipe that need an explanation, and their explanations.
 _SETTINGS = {"calibration": "joint scale of the parts' epsilons"}

@@ -11,11 +11,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
-from iwbayes.arrays import Array
 from iwbayes.release import Release
 from iwbayes.reporting.drawing import BLUE, UNWEIGHTED, WEIGHTED, NotebookFigure, label_axes, plain, shortened
 from iwbayes.schema import Date
 from iwbayes.schema.columns import Column, _Numeric, _Whole
+from iwbayes.utils.arrays import Array
 
 #: Bins of a number, and the longest range of whole numbers with a bar for each.
 _BINS, _MOST_BARS = 30, 60

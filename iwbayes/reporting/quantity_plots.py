@@ -10,7 +10,6 @@ import pandas as pd
 import xarray as xr
 from matplotlib.axes import Axes
 
-from iwbayes import checks
 from iwbayes.analyst import arviz_compat
 from iwbayes.reporting.drawing import (
     CALIBRATED,
@@ -27,6 +26,7 @@ from iwbayes.reporting.drawing import (
     title_with_verdict,
 )
 from iwbayes.reporting.forest import draw_forest
+from iwbayes.utils import checks
 
 #: Width that the marks of one level share, and the number of values up to which numbers are drawn as levels.
 _DODGE, _FEW = 0.5, 5

@@ -10,10 +10,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from scipy.stats import norm
 
-from iwbayes.features.feature_map import raw_moments
-from iwbayes.features.scores import RowFeatures
-from iwbayes.features.terms import raw_names
+from iwbayes.evidence.feature_map import raw_moments
+from iwbayes.evidence.scores import RowFeatures
+from iwbayes.evidence.terms import raw_names
 from iwbayes.release import Release
+from iwbayes.release.statement import PrivacyStatement
+from iwbayes.release.weights import Weights
 from iwbayes.reporting.drawing import (
     BLUE,
     GREY,
@@ -26,8 +28,6 @@ from iwbayes.reporting.drawing import (
     legend_below,
     log_axis,
 )
-from iwbayes.statement import PrivacyStatement
-from iwbayes.weights import Weights
 
 _BINS = 30
 #: Weights below this are drawn as if they were this large: a few tiny ones would take the whole axis.

@@ -14,14 +14,12 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from iwbayes._warnings import CalibrationWarning
 from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.arguments import check_release
 from iwbayes.analyst.calibration.marks import summary_with_stars
-from iwbayes.analyst.checks import check_release
 from iwbayes.analyst.criticism.diagnose import diagnose
 from iwbayes.analyst.criticism.diagnostics_table import named_in
 from iwbayes.analyst.quantities.intervals import intervals
-from iwbayes.display import number
 from iwbayes.release import Release
 from iwbayes.reporting.drawing import WEIGHTED
 from iwbayes.reporting.forest import plot_forest, uncalibrated
@@ -30,6 +28,8 @@ from iwbayes.reporting.marginal_plots import plot_marginals
 from iwbayes.reporting.release_plots import plot_budget, plot_overlap, plot_weights
 from iwbayes.schema.columns import _Numeric
 from iwbayes.schema.schema import column_table
+from iwbayes.utils.display import number
+from iwbayes.utils.warnings import CalibrationWarning
 
 _NEIGHBOURS = {
     "replace-one": "if any one row of the private table had been any other row",

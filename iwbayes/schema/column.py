@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from iwbayes.arrays import Array
 from iwbayes.schema.cells import AFTER_REFUSAL
+from iwbayes.utils.arrays import Array
 
 #: Largest number of characters of a column name and of a level: outputs repeat both many times.
 MOST_CHARACTERS = 500

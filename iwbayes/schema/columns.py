@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from iwbayes import checks
-from iwbayes.arrays import Array
 from iwbayes.schema import cells
 from iwbayes.schema.cells import AFTER_REFUSAL, dtype_name
 from iwbayes.schema.column import MOST_CHARACTERS, Column
+from iwbayes.utils import checks
+from iwbayes.utils.arrays import Array
 
 Level = str | int | bool
 

@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from iwbayes import checks
-from iwbayes.arrays import Array
 from iwbayes.schema import cells
 from iwbayes.schema.cells import AFTER_REFUSAL, dtype_name
 from iwbayes.schema.columns import _Whole
+from iwbayes.utils import checks
+from iwbayes.utils.arrays import Array
 
 #: ISO text of a date, with or without a time.
 _ISO = re.compile(r"\d{4}-\d{2}-\d{2}(?:[T ].+)?", re.ASCII)

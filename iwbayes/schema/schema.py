@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from iwbayes._archive import MAX_TEXT, check_text
-from iwbayes.arrays import Array
-from iwbayes.display import WIDTH, html_table, text_table
 from iwbayes.schema.cells import check_on_undeclared
 from iwbayes.schema.columns import Binary, Categorical, Column, Integer, Level, Real, _Numeric
 from iwbayes.schema.dates import Date
+from iwbayes.utils.archive import MAX_TEXT, check_text
+from iwbayes.utils.arrays import Array
+from iwbayes.utils.display import WIDTH, html_table, text_table
 
 __all__ = ["Binary", "Categorical", "Column", "Date", "Integer", "Level", "Real", "Schema", "column_table"]
 

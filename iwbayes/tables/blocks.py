@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from iwbayes._optional import import_optional
-from iwbayes.arrays import IntArray, row_blocks
 from iwbayes.schema import Schema
 from iwbayes.tables.owners import OTHER_OWNERS, Keys, Owners, PartOwners, check_user_column, digest_of
+from iwbayes.utils.arrays import IntArray, row_blocks
+from iwbayes.utils.optional import import_optional
 
 #: Largest number of rows per block; four times as many if the results of the blocks are summed.
 BLOCK_ROWS = 2**17

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from iwbayes.arrays import IntArray
 from iwbayes.schema import Schema
 from iwbayes.schema.cells import REVEALS
+from iwbayes.utils.arrays import IntArray
 
 #: Function of a start and a stop position that returns the secret keys of the rows in between, shape (row,).
 Keys = Callable[[int, int], NDArray[np.uint64]]

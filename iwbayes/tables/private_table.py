@@ -8,11 +8,11 @@ from typing import Any, NoReturn
 import numpy as np
 import pandas as pd
 
-from iwbayes.arrays import IntArray
 from iwbayes.schema import Schema, check_schema
 from iwbayes.schema.schema import Frozen
 from iwbayes.tables.blocks import DaskRows, slices, summed
 from iwbayes.tables.owners import Keys, check_kept, check_user_column, kept_rows, owners_of
+from iwbayes.utils.arrays import IntArray
 
 
 class PrivateTable(Frozen):

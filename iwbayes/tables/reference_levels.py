@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from iwbayes._warnings import IwbayesWarning
-from iwbayes.arrays import Array
 from iwbayes.schema import Categorical
 from iwbayes.tables.synthetic_table import SyntheticTable
+from iwbayes.utils.arrays import Array
+from iwbayes.utils.warnings import IwbayesWarning
 
 #: A first level is rare if fewer of the weighted rows have it, and another level is this many times as frequent.
 RARE_SHARE, TIMES = 0.05, 4.0

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from iwbayes._digest import Sourced, digest
-from iwbayes.display import markup, one_line
 from iwbayes.schema import Schema, check_schema
 from iwbayes.schema.schema import Frozen
+from iwbayes.utils.digest import Sourced, digest
+from iwbayes.utils.display import markup, one_line
 
 
 class SyntheticTable(Frozen, Sourced):

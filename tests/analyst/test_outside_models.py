@@ -8,7 +8,7 @@ from factories import SCHEMA, make_release, seeded_release, simulated_table
 
 import iwbayes as iw
 from iwbayes.analyst.released_tilt import ReleasedTilt
-from iwbayes.features.formulas import model_options
+from iwbayes.evidence.formulas import model_options
 
 
 def unmeasured(release: iw.Release, formula: str) -> str | None:

@@ -29,13 +29,13 @@ from iwbayes.curator.protocols import (
 )
 from iwbayes.curator.settings import from_data, to_data
 from iwbayes.curator.weight_providers.uniform import UniformWeights
-from iwbayes.measurement import Measurement
+from iwbayes.evidence.measurement import Measurement
 from iwbayes.models.regression_scores import RegressionModel
 from iwbayes.paper.given_ratio import DiscriminatorWeights
+from iwbayes.release.statement import Event
+from iwbayes.release.weights import Weights
 from iwbayes.schema import Real, Schema
-from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable
-from iwbayes.weights import Weights
 
 ALL = GENERATORS + PROVIDERS
 CHARGED = [entry for entry in ALL if not entry.free]
@@ -46,8 +46,8 @@ every_charged_entry = pytest.mark.parametrize("entry", CHARGED, ids=lambda entry
 every_noisy_entry = pytest.mark.parametrize("entry", [e for e in CHARGED if e.noisy], ids=lambda entry: entry.name)
 pytestmark = [
     # reproductions of published mechanisms say what they really cost; that they do is tested with them
-    pytest.mark.filterwarnings("ignore::iwbayes._warnings.PrivacyWarning"),
-    pytest.mark.filterwarnings("ignore::iwbayes._warnings.WeightsWarning"),
+    pytest.mark.filterwarnings("ignore::iwbayes.utils.warnings.PrivacyWarning"),
+    pytest.mark.filterwarnings("ignore::iwbayes.utils.warnings.WeightsWarning"),
 ]
 
 

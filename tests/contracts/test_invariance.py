@@ -11,8 +11,8 @@ from factories import release_of, synthetic_table
 from scipy.special import expit
 
 import iwbayes as iw
-from iwbayes._warnings import IwbayesWarning
 from iwbayes.analyst import arviz_compat
+from iwbayes.utils.warnings import IwbayesWarning
 
 N, MOVED, UNIT = 400, 2000.0, 10.0
 LEVELS = ("u", "v", "w")

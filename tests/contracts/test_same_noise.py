@@ -27,8 +27,8 @@ from iwbayes.schema import Schema
 
 pytestmark = [
     # reproductions of published mechanisms say what they really cost, and small tables give poor weights
-    pytest.mark.filterwarnings("ignore::iwbayes._warnings.PrivacyWarning"),
-    pytest.mark.filterwarnings("ignore::iwbayes._warnings.WeightsWarning"),
+    pytest.mark.filterwarnings("ignore::iwbayes.utils.warnings.PrivacyWarning"),
+    pytest.mark.filterwarnings("ignore::iwbayes.utils.warnings.WeightsWarning"),
     # Dask's readers use what pandas 3.1 announces to remove
     pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame"),
 ]

@@ -20,8 +20,8 @@ from iwbayes.curator.privacy.accounting import dpsgd_multiplier
 from iwbayes.curator.privacy.noise import SystemNoise
 from iwbayes.curator.weight_providers.tilt import TiltWeights
 from iwbayes.curator.weight_providers.uniform import UniformWeights
-from iwbayes.statement import Event
-from iwbayes.weights import Weights
+from iwbayes.release.statement import Event
+from iwbayes.release.weights import Weights
 
 TILT = Case(lambda: TiltWeights(features="linear"), around_the_middle, delta=0.01)
 

@@ -326,7 +326,7 @@ PROVIDERS = {
 
 
 @pytest.mark.parametrize("name", [*GENERATORS, *PROVIDERS])
-@pytest.mark.filterwarnings("ignore::iwbayes._warnings.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::iwbayes.utils.warnings.PrivacyWarning")
 def test_replacing_a_user_never_costs_more_than_each_charge(name):
     make, delta, least = {**GENERATORS, **PROVIDERS}[name]
     rng, worst, taus = np.random.default_rng(7), 0.0, (1, 4, 9)

@@ -18,7 +18,7 @@ from iwbayes.curator.generators.tables.network import Node
 from iwbayes.curator.privacy.accounting import gaussian_delta, price
 from iwbayes.curator.privacy.mechanisms import gaussian, power_of_two_below
 from iwbayes.curator.weight_providers.exponential import STEPS_PER_BOUND, integer_total
-from iwbayes.features import FeatureMap
+from iwbayes.evidence import FeatureMap
 
 
 def rows(n, rng):
@@ -126,8 +126,8 @@ def test_a_neighbour_never_costs_a_stage_of_a_tilt_more_than_its_charge(models):
     assert worst > 0.7
 
 
-@pytest.mark.filterwarnings("ignore::iwbayes._warnings.PrivacyWarning")
-@pytest.mark.filterwarnings("ignore::iwbayes._warnings.WeightsWarning")
+@pytest.mark.filterwarnings("ignore::iwbayes.utils.warnings.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::iwbayes.utils.warnings.WeightsWarning")
 @pytest.mark.parametrize("mechanism", ["gaussian", "spherical", "laplace", "paper"])
 def test_a_neighbour_never_costs_logistic_weights_more_than_their_charge(mechanism):
     rng = np.random.default_rng(7)

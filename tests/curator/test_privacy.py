@@ -21,20 +21,20 @@ from factories import (
 )
 
 import iwbayes as iw
-from iwbayes._warnings import PrivacyWarning
 from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
 from iwbayes.curator.generators.mixture.mixture import Mixture
 from iwbayes.curator.generators.tables.network import Node, count_table
 from iwbayes.curator.privacy.mechanisms import power_of_two_below
 from iwbayes.curator.weight_providers.exponential import STEPS_PER_BOUND, integer_total
 from iwbayes.curator.weight_providers.tilt import TiltWeights
-from iwbayes.features import FeatureMap
+from iwbayes.evidence import FeatureMap
 from iwbayes.paper.beta_weights import BetaCalibratedWeights
 from iwbayes.paper.dpsgd.private_steps import PrivateSteps
 from iwbayes.paper.logistic_weights import LogisticWeights
 from iwbayes.paper.neural_weights import NeuralWeights
 from iwbayes.paper.output_noise import OutputNoiseWeights
-from iwbayes.weights import Weights
+from iwbayes.release.weights import Weights
+from iwbayes.utils.warnings import PrivacyWarning
 
 ADJACENCIES = ("replace-one", "zero-out")
 

@@ -14,7 +14,6 @@ from looks import looks_at_rows
 from provider_tools import progress_outputs
 
 import iwbayes as iw
-from iwbayes._warnings import CalibrationWarning, PrivacyWarning
 from iwbayes.curator.expected_noise import noise_warning
 from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
 from iwbayes.curator.named_models import weights_for
@@ -26,11 +25,12 @@ from iwbayes.curator.protocols import PublicFacts
 from iwbayes.curator.publish import publish
 from iwbayes.curator.weight_providers.staged import StagedTilt
 from iwbayes.curator.weight_providers.tilt import TiltWeights
-from iwbayes.measurement import NOISE_TARGET
+from iwbayes.evidence.measurement import NOISE_TARGET
 from iwbayes.paper.logistic_weights import LogisticWeights
+from iwbayes.release.statement import Event
 from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
-from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable
+from iwbayes.utils.warnings import CalibrationWarning, PrivacyWarning
 
 SCHEMA = Schema(
     Real("age", 18, 90),

@@ -22,7 +22,7 @@ from iwbayes.curator.generators.tables import counts
 from iwbayes.curator.privacy.accounting import gaussian_multiplier
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.curator.weight_providers import measuring
-from iwbayes.statement import Event
+from iwbayes.release.statement import Event
 
 TAU = 4
 COUNTS = ("BayesNet bins", "BayesNet tables")

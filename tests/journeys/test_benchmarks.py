@@ -52,7 +52,7 @@ def files_of_benchmarks():
     return {path: path.stat().st_mtime_ns for path in files}
 
 
-@pytest.mark.filterwarnings("ignore::iwbayes._warnings.IwbayesWarning")  # of releases as small as these
+@pytest.mark.filterwarnings("ignore::iwbayes.utils.warnings.IwbayesWarning")  # of releases as small as these
 @pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame")  # of Dask
 @pytest.mark.parametrize("script", [*map(case, SCRIPTS)])
 def test_smoke(script, load, capsys):

@@ -18,14 +18,14 @@ from iwbayes import cli
 from iwbayes.analyst import arviz_compat
 from iwbayes.cli import output
 from iwbayes.curator.privacy import ledger_file
-from iwbayes.display import fill, html_table, markup, one_line, printable, text_table, wrapped
 from iwbayes.release import ReleaseError
 from iwbayes.release.rehearsal_folder import RehearsalFacts, RehearsalsError, start_folder
 from iwbayes.release.rehearsals import Rehearsals
+from iwbayes.release.statement import Event, PrivacyStatement
+from iwbayes.release.weights import Weights
 from iwbayes.schema import Categorical, Real, Schema
-from iwbayes.statement import Event, PrivacyStatement
 from iwbayes.tables import SyntheticTable
-from iwbayes.weights import Weights
+from iwbayes.utils.display import fill, html_table, markup, one_line, printable, text_table, wrapped
 
 #: Commands print warnings; steps of the weights, for example, make the intervals not calibrated.
 pytestmark = pytest.mark.filterwarnings("default")

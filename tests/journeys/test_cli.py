@@ -21,16 +21,16 @@ from file_tools import as_nobody, open_folder
 from typer.testing import CliRunner
 
 from iwbayes import cli
-from iwbayes._read import read_table
 from iwbayes.coverage.interval_plan import plan_intervals
 from iwbayes.curator.plan import plan
 from iwbayes.datasets import simulate_table
 from iwbayes.release import Release, load
+from iwbayes.release.statement import PrivacyStatement
+from iwbayes.release.weights import Weights
 from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
 from iwbayes.schema.schema import COLUMN_TYPES
-from iwbayes.statement import PrivacyStatement
 from iwbayes.tables import PrivateTable, SyntheticTable
-from iwbayes.weights import Weights
+from iwbayes.tables.read_table import read_table
 
 #: A private cell that must never be printed, whatever fails.
 CANARY = "canary-8675309"
@@ -150,7 +150,7 @@ def test_publish_tells_beforehand_what_is_not_measured(folder, tmp_path):
     )
 
 
-@pytest.mark.filterwarnings("default::iwbayes._warnings.PrivacyWarning")
+@pytest.mark.filterwarnings("default::iwbayes.utils.warnings.PrivacyWarning")
 def test_a_delta_of_one_over_the_rows_is_refused_and_the_plan_warns_of_it(folder, tmp_path):
     options = "t.csv", "-o", tmp_path / "r.iwb", "--n-synthetic", 50, "--delta", 0.01
     refused = failed(publish(folder, *options), "delta must be below one over the number of rows, 1/600")
@@ -751,7 +751,7 @@ def test_a_blank_line_among_rows_is_refused(tmp_path, suffix):
 
 
 def test_short_rows_are_found_in_every_block(tmp_path, monkeypatch):
-    monkeypatch.setattr("iwbayes._read._ROWS_AT_ONCE", 2)
+    monkeypatch.setattr("iwbayes.tables.read_table._ROWS_AT_ONCE", 2)
     path, schema = tmp_path / "t.csv", Schema(Real("x", 0, 1), Integer("y", 0, 1, missing=True))
     path.write_text("x,y\n" + "0.1,1\n" * 5)
     assert len(read_table(path, schema)) == 5
@@ -871,7 +871,7 @@ def test_fit_prints_and_writes_a_posterior(seeded, tmp_path):
     assert facts["calibrated"] is (verdict == "ok")
 
 
-@pytest.mark.filterwarnings("default::iwbayes._warnings.CalibrationWarning")
+@pytest.mark.filterwarnings("default::iwbayes.utils.warnings.CalibrationWarning")
 def test_a_fit_outside_the_domain_warns_in_one_line(seeded, tmp_path):
     release = load(seeded)
     logs = np.where(np.arange(len(release.synthetic)) < 20, 8.0, 0.0)
@@ -929,7 +929,7 @@ MODELS = {
 NUMBERS = re.compile(r"^\S.*?(?: +-?[\d.,]+(?:e[-+]\d+)?){4}$", re.MULTILINE)
 
 
-@pytest.mark.filterwarnings("default::iwbayes._warnings.CalibrationWarning")
+@pytest.mark.filterwarnings("default::iwbayes.utils.warnings.CalibrationWarning")
 @pytest.mark.parametrize("model", MODELS)
 def test_a_fit_fits_on_a_terminal(long_names, tmp_path, monkeypatch, model):
     """80 columns and 40 lines, no number in two lines, and no advice twice."""

@@ -8,10 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from iwbayes import cli
-from iwbayes._read import Format, read_table, stored_rows
 from iwbayes.datasets import simulate_table
 from iwbayes.release import load
 from iwbayes.schema import Schema
+from iwbayes.tables.read_table import Format, read_table, stored_rows
 
 CANARY = "canary-8675309"
 # Dask's readers use what pandas 3.1 announces to remove

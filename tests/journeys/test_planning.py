@@ -14,11 +14,11 @@ from statsmodels.genmod import families
 from statsmodels.genmod.generalized_linear_model import GLM
 
 import iwbayes as iw
-from iwbayes._warnings import CalibrationWarning
 from iwbayes.analyst import arviz_compat
 from iwbayes.coverage import lengths
 from iwbayes.coverage.interval_plan import IntervalPlan
 from iwbayes.models.design import build_design
+from iwbayes.utils.warnings import CalibrationWarning
 
 SCHEMA = iw.Schema(iw.Real("age", 18, 90), iw.Categorical("sex", ["female", "male"]), iw.Binary("income"))
 FORMULA = "income ~ age + sex"

@@ -8,7 +8,7 @@ import matplotlib
 import pytest
 from docs_tools import ROOT, blocks, run, shorten, too_long, warnings_shown
 
-from iwbayes._warnings import CalibrationWarning
+from iwbayes.utils.warnings import CalibrationWarning
 
 README = ROOT / "README.md"
 

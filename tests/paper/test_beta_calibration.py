@@ -23,8 +23,8 @@ from iwbayes.curator.protocols import LogRatio, PublicFacts, RatioProvider, Weig
 from iwbayes.paper.beta_calibration import BetaCalibration, beta_calibrate, fit_beta_calibration
 from iwbayes.paper.beta_weights import LEAST_L2, NOISE_TARGET, BetaCalibratedWeights, _features
 from iwbayes.paper.logistic_loss import minimise
-from iwbayes.statement import Event
-from iwbayes.weights import Weights
+from iwbayes.release.statement import Event
+from iwbayes.release.weights import Weights
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
 

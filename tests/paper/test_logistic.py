@@ -161,7 +161,7 @@ def test_worst_neighbours_come_near_the_sensitivity():
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("mechanism", [*NOISY, "paper"])
-@pytest.mark.filterwarnings("ignore::iwbayes._warnings.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::iwbayes.utils.warnings.PrivacyWarning")
 def test_the_measurement_carries_the_noise_that_was_planned(mechanism, adjacency):
     private, synthetic = mixed_tables()
     provider = iw.paper.LogisticWeights(0.2, mechanism)
@@ -229,7 +229,7 @@ def test_a_warning_from_half_of_the_existence_range_on():
         fit(iw.paper.LogisticWeights(at / 1.01, "laplace"), private, synthetic)
 
 
-@pytest.mark.filterwarnings("ignore::iwbayes._warnings.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::iwbayes.utils.warnings.PrivacyWarning")
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])
 def test_noisy_log_weights_have_the_noise_of_the_farthest_row(mechanism, adjacency):

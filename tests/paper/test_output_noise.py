@@ -12,7 +12,7 @@ import iwbayes as iw
 from iwbayes.curator.privacy.accounting import gaussian_multiplier, price
 from iwbayes.paper.logistic_loss import design, encoded_reach, minimise
 
-quiet = pytest.mark.filterwarnings("ignore::iwbayes._warnings.PrivacyWarning")
+quiet = pytest.mark.filterwarnings("ignore::iwbayes.utils.warnings.PrivacyWarning")
 
 
 @pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])

@@ -9,8 +9,8 @@ from scipy.special import expit
 from scipy.stats import genpareto, norm
 
 from iwbayes.paper.variance_test import LEAST_TAIL, finite_variance_test, variance_test
-from iwbayes.tails import tail_length
-from iwbayes.weights import Weights
+from iwbayes.release.weights import Weights
+from iwbayes.utils.psis import tail_length
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
 

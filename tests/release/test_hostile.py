@@ -18,21 +18,21 @@ import pytest
 from file_tools import members_of, sealed, zipped
 from test_release import make_release
 
-from iwbayes import _archive
 from iwbayes.analyst import arviz_compat
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.ledger_file import LedgerError
-from iwbayes.distributions import GaussianDistribution
-from iwbayes.features import FeatureMap
-from iwbayes.features.scores import RowFeatures
-from iwbayes.measurement import Measurement
+from iwbayes.evidence import FeatureMap
+from iwbayes.evidence.distributions import GaussianDistribution
+from iwbayes.evidence.measurement import Measurement
+from iwbayes.evidence.scores import RowFeatures
 from iwbayes.release import Release, ReleaseError, load, rehearsal_folder, table
 from iwbayes.release.rehearsal_folder import RehearsalFacts
 from iwbayes.release.rehearsals import release_digest
+from iwbayes.release.statement import Event
+from iwbayes.release.weights import Weights
 from iwbayes.schema import Binary, Categorical, Real, Schema
-from iwbayes.statement import Event
 from iwbayes.tables import SyntheticTable
-from iwbayes.weights import Weights
+from iwbayes.utils import archive
 
 ROOT = Path(__file__).parent.parent
 
@@ -239,8 +239,8 @@ def test_sizes_are_those_of_the_pages_and_not_of_the_footer(tmp_path, monkeypatc
     lie = bytes([130] + [128] * (len(true) - 2) + [0])  # the number 1
     lying = content[:footer] + content[footer:].replace(bytes(true), lie)
     assert chunks(lying)[0].total_uncompressed_size == 1
-    monkeypatch.setattr(_archive, "_LEAST_LIMIT", 10**6)
-    monkeypatch.setattr(_archive, "_RATIO", 1)
+    monkeypatch.setattr(archive, "_LEAST_LIMIT", 10**6)
+    monkeypatch.setattr(archive, "_RATIO", 1)
     with pytest.raises(ReleaseError, match="decompresses to more than 5000 rows or"):
         load(forged(path, tmp_path / "r.iwb", **{"table.parquet": lying}))
 
@@ -248,7 +248,7 @@ def test_sizes_are_those_of_the_pages_and_not_of_the_footer(tmp_path, monkeypatc
 def test_the_bound_leaves_room_for_honest_files(tmp_path):
     """An ordinary release of few columns needs a small part of what is allowed."""
     path = make_release(20_000).save(tmp_path / "r.iwb")
-    assert 20 * 20_000 * len(load(path).synthetic.schema) * table._CELL < _archive.decoded_limit(path.stat().st_size)
+    assert 20 * 20_000 * len(load(path).synthetic.schema) * table._CELL < archive.decoded_limit(path.stat().st_size)
 
 
 # --- texts that are parsed -------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ def test_texts_are_not_parsed_if_they_are_long_or_have_many_values(good, tmp_pat
     schema, path = tmp_path / "s.toml", tmp_path / "people.ledger"
     schema.write_text("\n" * 400)
     path.write_text("[" * 400)
-    monkeypatch.setattr(_archive, limit, 300)
+    monkeypatch.setattr(archive, limit, 300)
     with pytest.raises(ReleaseError, match=f"its manifest cannot be parsed: it .*{LIMITS[limit]}"):
         load(forged(good, tmp_path / "r.iwb", lambda manifest: manifest.update(recipe={"a": [[]] * 400})))
     with pytest.raises(ValueError, match=f"the schema is not valid TOML: it .*{LIMITS[limit]}"):
@@ -275,11 +275,11 @@ def test_no_file_is_written_that_could_not_be_read(tmp_path, monkeypatch):
     """A ledger that is full keeps what it has, and charges nothing more."""
     ledger = Ledger.open(tmp_path / "people.ledger", epsilon=5.0, delta=1e-6)
     ledger.charge(Event("a", "laplace", 0.5))
-    monkeypatch.setattr(_archive, "MAX_TEXT", (tmp_path / "people.ledger").stat().st_size + 10)
+    monkeypatch.setattr(archive, "MAX_TEXT", (tmp_path / "people.ledger").stat().st_size + 10)
     with pytest.raises(LedgerError, match="is full.*Nothing was charged"):
         ledger.charge(Event("b", "laplace", 0.5))
     assert Ledger.open(tmp_path / "people.ledger").spent == (0.5, 0.0)
-    monkeypatch.setattr(_archive, "MAX_TEXT", 100)
+    monkeypatch.setattr(archive, "MAX_TEXT", 100)
     with pytest.raises(ValueError, match="must not be so large: it is larger than 100 bytes"):
         make_release().save(tmp_path / "r.iwb")
     assert not (tmp_path / "r.iwb").exists()

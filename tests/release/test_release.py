@@ -16,16 +16,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from iwbayes import _archive
-from iwbayes.distributions import CubeDistribution, GaussianDistribution, LaplaceDistribution, SphericalDistribution
-from iwbayes.features import FeatureMap
-from iwbayes.features.scores import RowFeatures
-from iwbayes.measurement import Measurement
+from iwbayes.evidence import FeatureMap
+from iwbayes.evidence.distributions import (
+    CubeDistribution,
+    GaussianDistribution,
+    LaplaceDistribution,
+    SphericalDistribution,
+)
+from iwbayes.evidence.measurement import Measurement
+from iwbayes.evidence.scores import RowFeatures
 from iwbayes.release import FORMAT_VERSION, Release, ReleaseError, load
+from iwbayes.release.statement import Event, PrivacyStatement
+from iwbayes.release.weights import Weights
 from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
-from iwbayes.statement import Event, PrivacyStatement
 from iwbayes.tables import SyntheticTable
-from iwbayes.weights import Weights
+from iwbayes.utils import archive
 
 SCHEMA = Schema(
     Real("age", 17, 90),
@@ -538,7 +543,7 @@ def test_compressed_members_and_bombs_are_refused(good, tmp_path):
 
 
 def test_sizes_are_limited_before_reading(good, monkeypatch):
-    monkeypatch.setattr(_archive, "MAX_BYTES", 100)
+    monkeypatch.setattr(archive, "MAX_BYTES", 100)
     refused(good, "larger than 100 bytes")
 
 
@@ -657,7 +662,7 @@ def huge_npz():
     """Build an array whose header declares a terabyte."""
     buffer = io.BytesIO()
     np.lib.format.write_array_header_1_0(buffer, {"descr": "<f8", "fortran_order": False, "shape": (1, 2**37)})
-    return _archive.pack({"log_weights.npy": buffer.getvalue()})
+    return archive.pack({"log_weights.npy": buffer.getvalue()})
 
 
 @pytest.mark.parametrize(
@@ -677,8 +682,8 @@ def huge_npz():
         npz(log_weights=np.zeros((1, 60)), other=np.zeros(1)),
         npz(log_weights=np.array([[{"an": "object"}] * 60], dtype=object)),
         huge_npz(),
-        _archive.pack({"log_weights.npy": b"\x93NUMPY\x01\x00\x10\x00" + b"(" * 16}),
-        _archive.pack({"log_weights.npy": b"\x93NUMPY\x03\x00\x10\x00\x00\x00" + b"(" * 16}),
+        archive.pack({"log_weights.npy": b"\x93NUMPY\x01\x00\x10\x00" + b"(" * 16}),
+        archive.pack({"log_weights.npy": b"\x93NUMPY\x03\x00\x10\x00\x00\x00" + b"(" * 16}),
     ],
 )
 def test_bad_weights_under_good_checksums(good, tmp_path, content):

@@ -17,15 +17,15 @@ from numpy.testing import assert_allclose
 from scipy import stats
 
 import iwbayes as iw
-from iwbayes._warnings import IwbayesWarning
 from iwbayes.curator.pipeline import Pipeline
 from iwbayes.curator.settings import from_data, to_data
-from iwbayes.features.unmeasured import unmeasured_features
+from iwbayes.evidence.unmeasured import unmeasured_features
 from iwbayes.release import rehearsal_folder
 from iwbayes.release import rehearsals as module_of_rehearsals
 from iwbayes.release.rehearsal_folder import RehearsalsError
 from iwbayes.release.rehearsals import Rehearsals
 from iwbayes.replaying.one_replay import check_replayable, drawn_rows
+from iwbayes.utils.warnings import IwbayesWarning
 
 PRIVATE = simulated_table("bernoulli", 300)
 RELEASE = seeded_release(PRIVATE, n_synthetic=600)

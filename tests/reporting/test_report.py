@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 import iwbayes as iw
 from iwbayes import cli
 from iwbayes.analyst import arviz_compat
-from iwbayes.display import number
 from iwbayes.reporting import drawing, report
 from iwbayes.reporting import html as html_parts
+from iwbayes.utils.display import number
 
 VOID = {"meta", "link", "img", "br"}
 

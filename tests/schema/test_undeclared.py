@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from test_schema import schemas
 
 import iwbayes as iw
+from iwbayes.release.statement import PrivacyStatement
 from iwbayes.schema import Binary, Categorical, Date, Integer, Real, Schema
 from iwbayes.schema.cells import AFTER_REFUSAL
-from iwbayes.statement import PrivacyStatement
 from iwbayes.tables import PrivateTable
 
 quick = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])

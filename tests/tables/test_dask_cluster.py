@@ -60,7 +60,7 @@ def test_the_release_is_that_of_the_same_rows_in_memory(cluster, stored, rows):
     pd.testing.assert_frame_equal(*(release.synthetic.frame for release in releases))
 
 
-@pytest.mark.filterwarnings("ignore::iwbayes._warnings.CalibrationWarning")
+@pytest.mark.filterwarnings("ignore::iwbayes.utils.warnings.CalibrationWarning")
 def test_people_are_bounded_over_the_files_of_all_workers(cluster, stored, rows):
     releases = []
     for private in (

@@ -261,7 +261,7 @@ ALGORITHMS = {
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.filterwarnings("ignore::iwbayes._warnings.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::iwbayes.utils.warnings.PrivacyWarning")
 def test_replacing_a_user_never_costs_more_than_each_charge(name):
     make, delta, least = ALGORITHMS[name]
     rng, worst = np.random.default_rng(7), 0.0
@@ -292,7 +292,7 @@ def test_replacing_a_user_never_costs_more_than_each_charge(name):
     ],
     ids=["default", "stages", "AIM", "MST", "Mixture"],
 )
-@pytest.mark.filterwarnings("ignore::iwbayes._warnings.CalibrationWarning")
+@pytest.mark.filterwarnings("ignore::iwbayes.utils.warnings.CalibrationWarning")
 def test_the_release_is_that_of_the_same_rows_in_memory(options):
     frame, releases = visits(800, most=6), []
     for private in both(frame):

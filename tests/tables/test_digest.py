@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 
 import iwbayes as iw
-from iwbayes._digest import digest
-from iwbayes.distributions import GaussianDistribution
-from iwbayes.features import FeatureMap
-from iwbayes.measurement import Measurement
-from iwbayes.weights import Weights
+from iwbayes.evidence import FeatureMap
+from iwbayes.evidence.distributions import GaussianDistribution
+from iwbayes.evidence.measurement import Measurement
+from iwbayes.release.weights import Weights
+from iwbayes.utils.digest import digest
 
 SCHEMA = iw.Schema(
     iw.Real("x", 0, 9, missing=True),
@@ -82,7 +82,8 @@ def test_parts_do_not_run_into_each_other():
 
 
 def test_another_process_gives_the_same_digest():
-    code = "import numpy as np; from iwbayes._digest import digest; print(digest('a', 1, np.arange(3.0), ('b', None)))"
+    imports = "import numpy as np; from iwbayes.utils.digest import digest"
+    code = f"{imports}; print(digest('a', 1, np.arange(3.0), ('b', None)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == digest("a", 1, np.arange(3.0), ("b", None))
 

@@ -11,8 +11,8 @@ import pytest
 from factories import release_of, synthetic_table
 
 import iwbayes as iw
-from iwbayes._warnings import IwbayesWarning
 from iwbayes.tables.reference_levels import RareReference, rare_references
+from iwbayes.utils.warnings import IwbayesWarning
 
 N = 1000
 LEVELS = ("rare", "common", "other")

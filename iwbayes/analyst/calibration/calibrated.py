@@ -14,13 +14,14 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from iwbayes.analyst.arguments import check_enough_draws, check_pool_total
+from iwbayes.analyst.calibration.from_rehearsals import Rehearsed, rehearse_estimates, rehearsed_tails
 from iwbayes.analyst.calibration.hierarchical import GivenOthers, Hierarchy
 from iwbayes.analyst.calibration.marks import mark_uncalibrated, verdict_attributes, warn_outside_domain
+from iwbayes.analyst.calibration.measure import Drawn, How
 from iwbayes.analyst.calibration.measures import MEASURES
-from iwbayes.analyst.calibration.measures.base import Drawn, How
 from iwbayes.analyst.calibration.measures.skew import distance
 from iwbayes.analyst.calibration.record import NAN, Judged, Moved, calibration_groups, calibration_record
-from iwbayes.analyst.calibration.rehearsed import Rehearsed, rehearse_estimates, rehearsed_tails
 from iwbayes.analyst.calibration.release_limits import weight_checks, weight_facts
 from iwbayes.analyst.calibration.sandwich import CalibratedNormal, LikelihoodTerms, calibrate_normal
 from iwbayes.analyst.calibration.score_marginals import with_marginals
@@ -32,7 +33,6 @@ from iwbayes.analyst.calibration.verdict import (
     rehearsals_check,
     weight_draws_check,
 )
-from iwbayes.analyst.checks import check_enough_draws, check_pool_total
 from iwbayes.analyst.fit_record import weights_digest
 from iwbayes.analyst.inference.nuts import SamplingSettings
 from iwbayes.analyst.inference.tilt_posterior import TiltPosterior
@@ -47,10 +47,10 @@ from iwbayes.analyst.inference.weight_draws import (
 )
 from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior, posterior_dataset
 from iwbayes.analyst.released_tilt import ReleasedTilt, has_shares_of, is_noise_aware
-from iwbayes.arrays import Array
 from iwbayes.release import Release
 from iwbayes.release.rehearsals import Rehearsals
-from iwbayes.weights import Weights
+from iwbayes.release.weights import Weights
+from iwbayes.utils.arrays import Array
 
 if TYPE_CHECKING:
     from iwbayes.analyst.inference.model_posterior import ModelPosterior

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from iwbayes.analyst.calibration.influences import Influences
 from iwbayes.analyst.calibration.marks import verdict_attributes
+from iwbayes.analyst.calibration.measure import Measure
 from iwbayes.analyst.calibration.measures import MEASURES
-from iwbayes.analyst.calibration.measures.base import Measure
 from iwbayes.analyst.calibration.verdict import Judgement, judge, source, with_verdict
-from iwbayes.arrays import Array
+from iwbayes.utils.arrays import Array
 
 #: A parameter concerns a quantity if it explains more than this share of the quantity's variance (their correlation
 #: squared). Coefficients of common levels vary with a rare level that they are compared with; a contrast between them

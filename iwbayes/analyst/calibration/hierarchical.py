@@ -15,14 +15,14 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from iwbayes.analyst.calibration.from_rehearsals import Rehearsed
 from iwbayes.analyst.calibration.record import Judged
-from iwbayes.analyst.calibration.rehearsed import Rehearsed
 from iwbayes.analyst.calibration.sandwich import CalibratedNormal
 from iwbayes.analyst.inference.nuts import SamplingSettings
 from iwbayes.analyst.inference.weight_draws import ComponentAssignment, draw_densities, sample_statistics
 from iwbayes.analyst.inference.weighted_posterior import LogDensity, Mode, WeightedPosterior
-from iwbayes.arrays import Array
 from iwbayes.tables import SyntheticTable
+from iwbayes.utils.arrays import Array
 
 if TYPE_CHECKING:
     from iwbayes.analyst.inference.model_posterior import ModelPosterior

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iwbayes.analyst.calibration.meat import Meat
-from iwbayes.analyst.calibration.moments import TiltMoments
-from iwbayes.arrays import Array
+from iwbayes.analyst.calibration.second_moments import TiltMoments
+from iwbayes.utils.arrays import Array
 
 #: Below this share of a parameter's variance, the tilt counts as having no effect on the parameter.
 _NO_PULL = 1e-12

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from iwbayes._warnings import CalibrationWarning
 from iwbayes.analyst import arviz_compat
-from iwbayes.arrays import Array
-from iwbayes.display import wrapped
+from iwbayes.utils.arrays import Array
+from iwbayes.utils.display import wrapped
+from iwbayes.utils.warnings import CalibrationWarning
 
 #: Variable of a posterior that repeats the draws of the scalars that are not calibrated.
 NOT_CALIBRATED = "not_calibrated"

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from iwbayes.analyst.calibration.misfit import Misfit
-from iwbayes.analyst.calibration.moments import ScoreMoments, TiltMoments, score_moments, tilt_moments
+from iwbayes.analyst.calibration.second_moments import ScoreMoments, TiltMoments, score_moments, tilt_moments
 from iwbayes.analyst.released_tilt import TAU, ReleasedTilt
-from iwbayes.arrays import Array
+from iwbayes.utils.arrays import Array
 
 
 @dataclass(frozen=True, eq=False)

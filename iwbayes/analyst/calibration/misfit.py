@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from iwbayes.analyst.calibration.moments import TiltMoments, score_moments, tilt_moments
+from iwbayes.analyst.calibration.second_moments import TiltMoments, score_moments, tilt_moments
 from iwbayes.analyst.released_tilt import ReleasedTilt
-from iwbayes.arrays import Array
-from iwbayes.measurement import excess_over_chance, misfit_before_tilt
+from iwbayes.evidence.measurement import excess_over_chance, misfit_before_tilt
 from iwbayes.release import Release
+from iwbayes.utils.arrays import Array
 
 #: Held-back features are left out if the tilt's features leave less than this share of their variance unexplained.
 _LEFT = 1e-6

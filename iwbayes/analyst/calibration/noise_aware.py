@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
-from iwbayes import checks
-from iwbayes.analyst.checks import Method, check_method, check_release
+from iwbayes.analyst.arguments import Method, check_method, check_release
 from iwbayes.analyst.inference.nuts import check_sampler
 from iwbayes.analyst.inference.tilt_posterior import TiltPosterior, draw_tilts, row_noise
 from iwbayes.analyst.released_tilt import NOISE_AWARE, ReleasedTilt, is_noise_aware
-from iwbayes.arrays import Array
 from iwbayes.release import Release
-from iwbayes.weights import Weights
+from iwbayes.release.weights import Weights
+from iwbayes.utils import checks
+from iwbayes.utils.arrays import Array
 
 
 def noise_aware_weights(

@@ -11,14 +11,14 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from iwbayes.analyst.calibration.influences import Influences
+from iwbayes.analyst.calibration.measure import Check
 from iwbayes.analyst.calibration.measures import MEASURES
-from iwbayes.analyst.calibration.measures.base import Check
 from iwbayes.analyst.calibration.release_limits import weight_facts
 from iwbayes.analyst.calibration.sandwich import CalibratedNormal
 from iwbayes.analyst.calibration.verdict import Judgement, judge, source, with_verdict
 from iwbayes.analyst.released_tilt import ReleasedTilt
-from iwbayes.arrays import Array
 from iwbayes.release import Release
+from iwbayes.utils.arrays import Array
 
 NAN = float("nan")
 

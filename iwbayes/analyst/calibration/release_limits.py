@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from iwbayes.analyst.calibration.measures.base import Check, above, below
+from iwbayes.analyst.calibration.measure import Check, above, below
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.release import Release
-from iwbayes.weights import ESS_LIMIT, pareto_k_threshold
+from iwbayes.release.weights import ESS_LIMIT, pareto_k_threshold
 
 #: Largest share of private rows that the feature map clipped. The features of these rows carry less information than
 #: the model's scores need, and the tilt does not move the matching synthetic rows far enough.

@@ -22,7 +22,7 @@ from scipy.special import ndtr
 from iwbayes.analyst.calibration.influences import rows_behind
 from iwbayes.analyst.calibration.meat import Meat
 from iwbayes.analyst.released_tilt import ReleasedTilt
-from iwbayes.arrays import Array
+from iwbayes.utils.arrays import Array
 
 #: They are also tested if the error of the curvature is in this range. Below, the normal is good enough. Above, no
 #: interval is calibrated, and the test would make it longer than anybody can use.

@@ -17,10 +17,10 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from iwbayes.analyst.calibration.measure import Check, How, above, below
 from iwbayes.analyst.calibration.measures import MEASURES
-from iwbayes.analyst.calibration.measures.base import Check, How, above, below
-from iwbayes.arrays import Array
 from iwbayes.release.rehearsals import LEAST
+from iwbayes.utils.arrays import Array
 
 #: A pool must use more weight draws than this. In a mixture of a thousand, 90 % intervals of 10 draws covered 88 %, of
 #: 5 draws 79 %, of 2 draws 54 %.

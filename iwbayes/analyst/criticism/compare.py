@@ -11,9 +11,9 @@ from scipy.optimize import minimize
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.criticism.loo import WeightedLOO, difference_errors, loo, rehearsed_errors
-from iwbayes.arrays import Array
 from iwbayes.release import Release
 from iwbayes.release.rehearsals import Rehearsals
+from iwbayes.utils.arrays import Array
 
 
 def compare(

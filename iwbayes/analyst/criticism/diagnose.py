@@ -10,11 +10,11 @@ import pandas as pd
 import xarray as xr
 
 from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.arguments import check_release
+from iwbayes.analyst.calibration.measure import Check, above, below
 from iwbayes.analyst.calibration.measures import MEASURES
-from iwbayes.analyst.calibration.measures.base import Check, above, below
 from iwbayes.analyst.calibration.release_limits import tail_checks, weight_checks, weight_facts
 from iwbayes.analyst.calibration.verdict import failed_refits_check, nonquadraticity_check, source
-from iwbayes.analyst.checks import check_release
 from iwbayes.analyst.criticism.diagnostics_table import COLUMNS, NAN, Diagnostics
 from iwbayes.analyst.criticism.pointwise import group_or_empty
 from iwbayes.analyst.fit_record import weights_digest
@@ -22,9 +22,9 @@ from iwbayes.analyst.inference.nuts import DRAWS_PER_CHAIN, RHAT_FAILURE, RHAT_L
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.models.families import FAMILIES
 from iwbayes.release import Release
-from iwbayes.statement import PrivacyStatement
+from iwbayes.release.statement import PrivacyStatement
+from iwbayes.release.weights import kish_ess, psislw
 from iwbayes.tables.reference_levels import RARE_SHARE, rare_references
-from iwbayes.weights import kish_ess, psislw
 
 
 def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) -> Diagnostics:

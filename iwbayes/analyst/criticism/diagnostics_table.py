@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from iwbayes.analyst.calibration.measures import MEASURES
-from iwbayes.display import GAP, WIDTH, cell, fill, html_table, text_table
+from iwbayes.utils.display import GAP, WIDTH, cell, fill, html_table, text_table
 
 NAN = float("nan")
 #: Columns of the table of checks.

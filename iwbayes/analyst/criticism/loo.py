@@ -13,16 +13,16 @@ import xarray as xr
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from iwbayes._warnings import WeightsWarning
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.criticism.pointwise import RowTerms, by_row, group_or_empty, row_terms
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample
 from iwbayes.analyst.regression.design_record import recorded_design
-from iwbayes.arrays import Array
 from iwbayes.models.design import Design, other_rows
 from iwbayes.release import Release
 from iwbayes.release.rehearsals import Rehearsals
-from iwbayes.weights import pareto_k_threshold, psislw
+from iwbayes.release.weights import pareto_k_threshold, psislw
+from iwbayes.utils.arrays import Array
+from iwbayes.utils.warnings import WeightsWarning
 
 #: Most posterior draws used for predictive densities in rehearsals.
 _REHEARSED_DRAWS = 200

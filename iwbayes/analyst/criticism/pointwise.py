@@ -10,11 +10,11 @@ import numpy as np
 import xarray as xr
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.checks import check_release, check_total
+from iwbayes.analyst.arguments import check_release, check_total
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample, weighted_sample
 from iwbayes.analyst.fit_record import check_recorded_weights
-from iwbayes.arrays import Array, row_blocks
 from iwbayes.release import Release
+from iwbayes.utils.arrays import Array, row_blocks
 
 #: Rows per block.
 BLOCK_ROWS = 256

@@ -10,15 +10,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from iwbayes import checks
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.checks import check_release
+from iwbayes.analyst.arguments import check_release
 from iwbayes.analyst.criticism.replicates import Predicted, predicted_variables
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample, row_groups
-from iwbayes.arrays import Array
 from iwbayes.release import Release
 from iwbayes.release.rehearsals import LEAST, Rehearsals
 from iwbayes.schema import Binary, Categorical
+from iwbayes.utils import checks
+from iwbayes.utils.arrays import Array
 
 #: Probabilities of the quantiles shown for numeric responses.
 PROBABILITIES = (0.05, 0.25, 0.5, 0.75, 0.95)

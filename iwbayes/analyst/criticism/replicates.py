@@ -16,10 +16,10 @@ from iwbayes.analyst.criticism.pointwise import group_or_empty
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample, observed_column, weighted_sample
 from iwbayes.analyst.fit_record import check_recorded_weights
 from iwbayes.analyst.regression.design_record import recorded_design
-from iwbayes.arrays import Array, row_blocks
 from iwbayes.models.design import Design
 from iwbayes.release import Release
 from iwbayes.schema import Binary, Categorical
+from iwbayes.utils.arrays import Array, row_blocks
 
 #: Most replicated responses in memory at a time: 32 MiB.
 BLOCK_NUMBERS = 2**22

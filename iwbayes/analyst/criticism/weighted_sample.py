@@ -11,16 +11,16 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from iwbayes._threads import one_blas_thread
 from iwbayes.analyst.calibration.influences import Influences
-from iwbayes.analyst.calibration.measures.base import Estimates, Slope
+from iwbayes.analyst.calibration.measure import Estimates, Slope
 from iwbayes.analyst.calibration.meat import Meat
 from iwbayes.analyst.calibration.misfit import Misfit
 from iwbayes.analyst.released_tilt import ReleasedTilt
-from iwbayes.arrays import Array
 from iwbayes.release import Release
 from iwbayes.schema import Binary, Categorical
 from iwbayes.schema.columns import _Whole
+from iwbayes.utils.arrays import Array
+from iwbayes.utils.threads import one_blas_thread
 
 #: Most levels of a column that groups rows.
 MOST_GROUPS = 100

@@ -10,7 +10,7 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
-from iwbayes.arrays import Array
+from iwbayes.utils.arrays import Array
 
 
 class DensityOp(Op):

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from iwbayes.arrays import Array
-from iwbayes.weights import psislw, systematic_indices
+from iwbayes.release.weights import psislw, systematic_indices
+from iwbayes.utils.arrays import Array
 
 #: Largest k-hat at which the draws are used.
 K_HAT_LIMIT = 0.7

@@ -25,9 +25,9 @@ from iwbayes.analyst.weighting.observed_variables import observed_variables
 from iwbayes.analyst.weighting.other_rows import MovableRows
 from iwbayes.analyst.weighting.reweight import common_weights, is_weighted, unweight
 from iwbayes.analyst.weighting.weighted_op import WeightedRandomVariable
-from iwbayes.arrays import Array
-from iwbayes.newton import maximise
 from iwbayes.tables import SyntheticTable
+from iwbayes.utils.arrays import Array
+from iwbayes.utils.newton import maximise
 
 # Cost of one row in a compiled graph, in the unit of `WORK_LIMIT`: numbers that numpy processes.
 _GRAPH_COST = 4

@@ -13,16 +13,16 @@ import pymc as pm
 import pytensor.tensor as pt
 from pytensor.graph.replace import vectorize_graph
 
-from iwbayes._digest import digest
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
 from iwbayes.analyst.inference.row_graph import check_operations, one_row
 from iwbayes.analyst.weighting.graph_functions import CompiledWhenUsed
 from iwbayes.analyst.weighting.other_rows import MovableRows, OfColumn, cells_of
 from iwbayes.analyst.weighting.reweight import reweight
-from iwbayes.arrays import Array
-from iwbayes.features.scores import MOST_OUTCOMES, Outcomes
+from iwbayes.evidence.scores import MOST_OUTCOMES, Outcomes
 from iwbayes.schema import Binary, Categorical, Date, Integer, Schema
 from iwbayes.tables import SyntheticTable
+from iwbayes.utils.arrays import Array
+from iwbayes.utils.digest import digest
 
 #: Rows of the table that a model is tried on before anything is charged.
 _TRIAL_ROWS = 60

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from iwbayes._warnings import IwbayesWarning
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.checks import Method
-from iwbayes.arrays import Array
+from iwbayes.analyst.arguments import Method
+from iwbayes.utils.arrays import Array
+from iwbayes.utils.warnings import IwbayesWarning
 
 if TYPE_CHECKING:
     import pymc as pm

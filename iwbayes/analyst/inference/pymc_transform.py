@@ -15,7 +15,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
 from iwbayes.analyst.weighting.graph_functions import batched
-from iwbayes.arrays import row_blocks
+from iwbayes.utils.arrays import row_blocks
 
 # Size of a block, draws x rows: intermediate values for all draws would not fit in memory.
 _BLOCK = 2**17

@@ -16,16 +16,16 @@ import numpy as np
 import xarray as xr
 from scipy.special import logsumexp, softmax
 
-from iwbayes._threads import one_blas_thread
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.checks import Method
+from iwbayes.analyst.arguments import Method
 from iwbayes.analyst.inference.nuts import RHAT_FAILURE, SamplingSettings
 from iwbayes.analyst.inference.transport import map_draws
 from iwbayes.analyst.inference.weight_draws import draw_densities
 from iwbayes.analyst.inference.weighted_posterior import LogDensity
 from iwbayes.analyst.released_tilt import FEATURE_CUT
-from iwbayes.arrays import MERGE_SHARE, Array, identical_rows, row_blocks, symmetric
-from iwbayes.newton import maximise
+from iwbayes.utils.arrays import MERGE_SHARE, Array, identical_rows, row_blocks, symmetric
+from iwbayes.utils.newton import maximise
+from iwbayes.utils.threads import one_blas_thread
 
 # Size of one block of weights of many draws, in numbers: 2^17 float64 are 1 MiB, which fits in a processor's cache.
 _BLOCK = 2**17

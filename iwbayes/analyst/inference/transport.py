@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from iwbayes._threads import one_blas_thread
-from iwbayes.arrays import Array, symmetric
+from iwbayes.utils.arrays import Array, symmetric
+from iwbayes.utils.threads import one_blas_thread
 
 #: Smallest eigenvalue, relative to the largest, of a matrix that must be positive definite.
 DEFINITE = 1e-10

@@ -10,7 +10,6 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from iwbayes._threads import one_blas_thread
 from iwbayes.analyst.inference.importance import (
     ADAPTING_DRAWS,
     WORK_LIMIT,
@@ -21,7 +20,8 @@ from iwbayes.analyst.inference.importance import (
 )
 from iwbayes.analyst.inference.nuts import SamplingSettings, WhitenedNuts
 from iwbayes.analyst.inference.weighted_posterior import LogDensity, Mode, WeightedPosterior
-from iwbayes.arrays import Array
+from iwbayes.utils.arrays import Array
+from iwbayes.utils.threads import one_blas_thread
 
 
 @dataclass(frozen=True, eq=False)

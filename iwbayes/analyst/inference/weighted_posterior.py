@@ -12,8 +12,8 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from iwbayes.analyst.inference.importance import OF_A_DRAW
-from iwbayes.arrays import Array
 from iwbayes.tables import SyntheticTable
+from iwbayes.utils.arrays import Array
 
 #: Step for differences of scores, in units in which the mean curvature per row is about one.
 CURVATURE_STEP = 1e-3

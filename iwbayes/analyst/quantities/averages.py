@@ -12,17 +12,17 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from iwbayes import checks
-from iwbayes._threads import one_blas_thread
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.derived import derived_attributes, derived_record, gradient_of
+from iwbayes.analyst.calibration.measure import Slope
 from iwbayes.analyst.calibration.measures import MEASURES
-from iwbayes.analyst.calibration.measures.base import Slope
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample, row_groups
 from iwbayes.analyst.quantities.fitted_rows import FittedRows, outcome_coords
 from iwbayes.analyst.released_tilt import is_noise_aware
-from iwbayes.arrays import Array, row_blocks, symmetric
 from iwbayes.models.weighted_rows import WeightedRows
+from iwbayes.utils import checks
+from iwbayes.utils.arrays import Array, row_blocks, symmetric
+from iwbayes.utils.threads import one_blas_thread
 
 #: Whether averages are over the population of the private rows, or over the given rows.
 Rows = Literal["random", "fixed"]

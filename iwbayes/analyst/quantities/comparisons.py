@@ -9,14 +9,14 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from iwbayes import checks
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.quantities.averages import Rows, Variable, average, sums_over_rows
 from iwbayes.analyst.quantities.fitted_rows import FittedRows, constant, is_number
-from iwbayes.arrays import Array
 from iwbayes.models.families import Family
 from iwbayes.release import Release
 from iwbayes.schema.columns import _Whole
+from iwbayes.utils import checks
+from iwbayes.utils.arrays import Array
 
 #: Ways to compare two averages.
 Comparison = Literal["difference", "ratio"]

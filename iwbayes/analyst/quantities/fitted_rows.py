@@ -17,7 +17,7 @@ from formulaic.parser.types import Factor
 from numpy.typing import NDArray
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.checks import check_release
+from iwbayes.analyst.arguments import check_release
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample, weighted_sample
 from iwbayes.analyst.fit_record import check_recorded_weights
 from iwbayes.analyst.regression.design_record import read_design, recorded_design

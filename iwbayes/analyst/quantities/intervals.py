@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from iwbayes import checks
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.marks import NOT_CALIBRATED
+from iwbayes.utils import checks
 
 #: Columns that a table of intervals needs.
 BOUNDS = ("mean", "lower", "upper")

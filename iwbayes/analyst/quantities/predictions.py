@@ -11,17 +11,17 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from iwbayes import checks
-from iwbayes._threads import one_blas_thread
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.derived import derived_attributes, derived_record, gradient_of
 from iwbayes.analyst.calibration.verdict import Judgement, with_verdict
 from iwbayes.analyst.quantities.fitted_rows import FittedRows, fit_record, fitted_posterior, outcome_coords
 from iwbayes.analyst.regression.design_record import read_design
-from iwbayes.arrays import Array
 from iwbayes.models.design_spec import DesignSpec
 from iwbayes.release import Release
 from iwbayes.schema.columns import _Whole
+from iwbayes.utils import checks
+from iwbayes.utils.arrays import Array
+from iwbayes.utils.threads import one_blas_thread
 
 #: Kinds of predictions.
 Kind = Literal["mean", "response", "linear"]

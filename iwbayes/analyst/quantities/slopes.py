@@ -13,10 +13,10 @@ import pandas as pd
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.quantities.averages import Rows, Variable, average, sums_over_rows
 from iwbayes.analyst.quantities.fitted_rows import FittedRows
-from iwbayes.arrays import Array
 from iwbayes.models.design_spec import DesignSpec
 from iwbayes.models.families import Family
 from iwbayes.release import Release
+from iwbayes.utils.arrays import Array
 
 #: Step of the central difference at a row, in units of the size of its value; and the smallest size, in units of the
 #: interquartile range of the column. The logarithm of a skewed column needs small steps at small values.

@@ -19,18 +19,18 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from iwbayes._optional import import_optional
-from iwbayes._warnings import IwbayesWarning
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.inference.nuts import SamplingSettings, WhitenedNuts
-from iwbayes.arrays import Array
-from iwbayes.features.formulas import quoted
+from iwbayes.evidence.formulas import quoted
 from iwbayes.models.design import ready_rows
 from iwbayes.models.families import check_column, default_family, get_family
 from iwbayes.models.priors import SCALE, SIGMA_DOF, column_scales, response_scale
 from iwbayes.release import Release
+from iwbayes.release.weights import Weights
 from iwbayes.schema import Categorical, Column, Integer, Real, Schema
-from iwbayes.weights import Weights
+from iwbayes.utils.arrays import Array
+from iwbayes.utils.optional import import_optional
+from iwbayes.utils.warnings import IwbayesWarning
 
 if TYPE_CHECKING:
     import pymc as pm

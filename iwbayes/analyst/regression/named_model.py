@@ -7,7 +7,7 @@ from typing import Any, overload
 
 import pandas as pd
 
-from iwbayes.features.scores import ScoreModel
+from iwbayes.evidence.scores import ScoreModel
 from iwbayes.models.families import FamilyName
 from iwbayes.models.regression_scores import RegressionModel
 

@@ -16,9 +16,9 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
 from iwbayes.analyst.weighting.graph_functions import evaluate
-from iwbayes.arrays import Array
 from iwbayes.schema import Binary, Categorical, Schema
 from iwbayes.tables import SyntheticTable
+from iwbayes.utils.arrays import Array
 
 #: Highest degree of a polynomial of a numeric column that is recognised.
 _DEGREE = 3

@@ -12,14 +12,14 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant
 from pytensor.graph.traversal import ancestors
 
-from iwbayes.analyst.checks import grows_with_rows
+from iwbayes.analyst.arguments import grows_with_rows
 from iwbayes.analyst.weighting.graph_functions import evaluate
 from iwbayes.analyst.weighting.observed_variables import ObservedRows, observed_rows
 from iwbayes.analyst.weighting.other_rows import cells_of
 from iwbayes.analyst.weighting.weighted_op import WeightedRandomVariable
-from iwbayes.arrays import Array
-from iwbayes.features.formulas import quoted
+from iwbayes.evidence.formulas import quoted
 from iwbayes.release import Release
+from iwbayes.utils.arrays import Array
 
 # Largest range of a variable within equal cells, as a share of its whole range, that counts as rounding.
 _ROUNDING = 1e-9

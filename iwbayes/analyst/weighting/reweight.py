@@ -19,9 +19,8 @@ from pymc.pytensorf import floatX
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.traversal import ancestors
 
-from iwbayes._warnings import WeightsWarning
+from iwbayes.analyst.arguments import check_numbers, check_total
 from iwbayes.analyst.arviz_compat import ArvizObject, has_group, with_groups
-from iwbayes.analyst.checks import check_numbers, check_total
 from iwbayes.analyst.weighting.graph_functions import evaluate
 from iwbayes.analyst.weighting.minibatch import batch_weights, draws_rows, drop_batch_weights, minibatch_node
 from iwbayes.analyst.weighting.model_copy import drop_variables, transform_model
@@ -30,11 +29,12 @@ from iwbayes.analyst.weighting.release_rows import check_rows
 from iwbayes.analyst.weighting.row_independence import row_refusal
 from iwbayes.analyst.weighting.weight_checks import LENGTH, CheckWeights, checked_values
 from iwbayes.analyst.weighting.weighted_op import WeightedRandomVariable
-from iwbayes.arrays import Array
 from iwbayes.release import Release
+from iwbayes.utils.arrays import Array
+from iwbayes.utils.warnings import WeightsWarning
 
 if TYPE_CHECKING:
-    from iwbayes.weights import Weights
+    from iwbayes.release.weights import Weights
 
     WeightsLike: TypeAlias = Weights | np.ndarray
 

@@ -36,17 +36,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from iwbayes import checks
-from iwbayes._optional import import_optional
 from iwbayes.curator.auditing.evidence import lower_bounds
 from iwbayes.curator.auditing.rerun import Subject, rerun
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier, joint_multiplier
 from iwbayes.curator.privacy.noise import NoiseSource, SeededNoise
 from iwbayes.curator.protocols import Generator, WeightProvider, is_generator, is_weight_provider
-from iwbayes.display import wrapped
+from iwbayes.release.statement import ROW_ADJACENCIES, Event, RowAdjacency
 from iwbayes.schema import Schema
-from iwbayes.statement import ROW_ADJACENCIES, Event, RowAdjacency
 from iwbayes.tables import PrivateTable, SyntheticTable
+from iwbayes.utils import checks
+from iwbayes.utils.display import wrapped
+from iwbayes.utils.optional import import_optional
 
 #: Smallest number of runs for which a bound above 0 is possible.
 LEAST_RUNS = 100

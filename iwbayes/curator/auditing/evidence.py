@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainccinv, betaincinv, ndtri
 
-from iwbayes._threads import one_blas_thread
-from iwbayes.arrays import Array
+from iwbayes.utils.arrays import Array
+from iwbayes.utils.threads import one_blas_thread
 
 Statistic = Callable[[Array], Array]
 

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from iwbayes.arrays import Array
 from iwbayes.curator.auditing.recorder import Draw
 from iwbayes.curator.privacy.accounting import gaussian_delta, gaussian_epsilon
-from iwbayes.statement import Event
+from iwbayes.release.statement import Event
+from iwbayes.utils.arrays import Array
 
 #: Kinds of additive noise, and the norm that measures the shift of their distribution.
 _NORMS: dict[str, Callable[[Array], float]] = {

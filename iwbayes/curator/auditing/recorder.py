@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.noise import NoiseSource
 from iwbayes.curator.privacy.permit import Permit
-from iwbayes.statement import Event
+from iwbayes.release.statement import Event
 
 #: Mechanisms that promise privacy for the noisy values themselves. The noise of other mechanisms, such as objective
 #: perturbation, is a secret of the algorithm, and so are the rows that a gradient step samples.

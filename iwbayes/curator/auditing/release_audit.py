@@ -34,7 +34,7 @@ from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.noise import NoiseSource, SeededNoise
 from iwbayes.curator.publish import publish
 from iwbayes.release import Release
-from iwbayes.statement import ROW_ADJACENCIES, Adjacency, PrivacyStatement
+from iwbayes.release.statement import ROW_ADJACENCIES, Adjacency, PrivacyStatement
 from iwbayes.tables import PrivateTable, SyntheticTable
 
 #: Relative amount by which losses may exceed charges, because of rounding.

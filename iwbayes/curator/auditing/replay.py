@@ -16,7 +16,7 @@ from iwbayes.curator.auditing.recorder import Departed, Recorder, RecordingLedge
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.noise import NoiseSource
 from iwbayes.release import Release
-from iwbayes.statement import Adjacency, Event, count_uses
+from iwbayes.release.statement import Adjacency, Event, count_uses
 from iwbayes.tables import PrivateTable
 
 Publisher = Callable[[PrivateTable, Ledger], "Release | Sequence[Release]"]

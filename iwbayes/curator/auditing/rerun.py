@@ -13,14 +13,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from iwbayes.arrays import Array
 from iwbayes.curator.auditing.recorder import Departed, Draw, Recorder, RecordingLedger
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.noise import NoiseSource
 from iwbayes.curator.protocols import FittedGenerator
-from iwbayes.statement import RowAdjacency
+from iwbayes.release.statement import RowAdjacency
+from iwbayes.release.weights import Weights
 from iwbayes.tables import PrivateTable, SyntheticTable
-from iwbayes.weights import Weights
+from iwbayes.utils.arrays import Array
 
 #: Kinds of noise that is independent over coordinates, so that one long draw replaces many runs.
 COORDINATEWISE = {"gaussian", "laplace", "floating_gaussian"}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
-from iwbayes import checks
-from iwbayes.checks import is_whole
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.protocols import PublicFacts, check_rows_at_hand
-from iwbayes.statement import Event
+from iwbayes.release.statement import Event
 from iwbayes.tables import PrivateTable
+from iwbayes.utils import checks
+from iwbayes.utils.checks import is_whole
 
 Fitted = TypeVar("Fitted")
 

@@ -20,8 +20,8 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import gammaln, log_expit, log_ndtr
 
-from iwbayes.arrays import Array
-from iwbayes.statement import Event
+from iwbayes.release.statement import Event
+from iwbayes.utils.arrays import Array
 
 #: dp-accounting's names. A null row is REPLACE_SPECIAL; a replaced one moves a clipped sum by twice the clip norm.
 _RELATIONS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.statement import Event
+from iwbayes.release.statement import Event
 from iwbayes.tables import SyntheticTable
 
 

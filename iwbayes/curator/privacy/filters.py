@@ -59,9 +59,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_expit, logsumexp, ndtri_exp
 
-from iwbayes import checks
 from iwbayes.curator.privacy.accounting import ROUNDING, check_budget, gaussian_epsilon, gaussian_multiplier, price
-from iwbayes.statement import Event
+from iwbayes.release.statement import Event
+from iwbayes.utils import checks
 
 #: Grid of the integral for the Renyi divergence of a private step: points per standard deviation, and standard
 #: deviations beyond the means.

@@ -11,14 +11,14 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Self
 
-from iwbayes import checks
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.filters import begin_rule
 from iwbayes.curator.privacy.ledger_file import LedgerFile
 from iwbayes.curator.privacy.ledger_record import BudgetExceeded, LedgerRecord
 from iwbayes.curator.privacy.noise import NoiseSource, SystemNoise
 from iwbayes.curator.privacy.permit import Permit, noise_kind
-from iwbayes.statement import ADJACENCIES, Adjacency, Event, PrivacyStatement, count_uses
+from iwbayes.release.statement import ADJACENCIES, Adjacency, Event, PrivacyStatement, count_uses
+from iwbayes.utils import checks
 
 
 class Ledger:
@@ -67,7 +67,7 @@ class Ledger:
 
     Examples
     --------
-    >>> from iwbayes.statement import Event
+    >>> from iwbayes.release.statement import Event
     >>> ledger = Ledger(epsilon=1.0, delta=1e-6)
     >>> _ = ledger.charge(Event("a count", "laplace", 0.25))
     >>> ledger.spent

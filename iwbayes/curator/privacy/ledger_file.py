@@ -13,12 +13,12 @@ from typing import Any
 
 from filelock import FileLock
 
-from iwbayes._archive import MAX_TEXT, ArchiveError, check_text, write_atomically
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.filters import Cost, rule_from_dict
 from iwbayes.curator.privacy.ledger_record import Charge, LedgerRecord
-from iwbayes.display import one_line
-from iwbayes.statement import ADJACENCIES, INFINITE, NOISE_KINDS, Event
+from iwbayes.release.statement import ADJACENCIES, INFINITE, NOISE_KINDS, Event
+from iwbayes.utils.archive import MAX_TEXT, ArchiveError, check_text, write_atomically
+from iwbayes.utils.display import one_line
 
 FORMAT = "iwbayes-ledger"
 FORMAT_VERSION = 1

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from iwbayes.curator.privacy.accounting import ROUNDING, check_claim, price, small_delta
 from iwbayes.curator.privacy.filters import BasicRule, Cost, Rule, accepts, total
-from iwbayes.statement import FLOATING_POINT, NOISE_KINDS, Adjacency, Event, PrivacyStatement, count_uses
+from iwbayes.release.statement import FLOATING_POINT, NOISE_KINDS, Adjacency, Event, PrivacyStatement, count_uses
 
 
 class BudgetExceeded(ValueError):  # noqa: N818 - the name users know
@@ -24,7 +24,7 @@ class BudgetExceeded(ValueError):  # noqa: N818 - the name users know
     Examples
     --------
     >>> import iwbayes as iw
-    >>> from iwbayes.statement import Event
+    >>> from iwbayes.release.statement import Event
     >>> ledger = iw.Ledger(epsilon=1.0, delta=1e-6)
     >>> try:
     ...     _ = ledger.charge(Event("a count", "laplace", 2.0))

@@ -14,11 +14,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from iwbayes import checks
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_delta, gaussian_epsilon, gaussian_multiplier
 from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.distributions import CubeDistribution, GaussianDistribution, LaplaceDistribution, SphericalDistribution
-from iwbayes.statement import Event
+from iwbayes.evidence.distributions import (
+    CubeDistribution,
+    GaussianDistribution,
+    LaplaceDistribution,
+    SphericalDistribution,
+)
+from iwbayes.release.statement import Event
+from iwbayes.utils import checks
 
 #: Noise scale and sensitivity span at least this many grid steps, so the rounding of a statistic is negligible.
 STEPS_PER_SCALE = 2**20

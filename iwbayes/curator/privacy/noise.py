@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from iwbayes.arrays import Array, IntArray
+from iwbayes.utils.arrays import Array, IntArray
 
 
 class NoiseSource(Protocol):

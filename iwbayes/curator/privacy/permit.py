@@ -10,7 +10,7 @@ from functools import partialmethod
 from typing import Any, NoReturn
 
 from iwbayes.curator.privacy.noise import NoiseSource, SeededNoise, SystemNoise
-from iwbayes.statement import Event
+from iwbayes.release.statement import Event
 
 
 class Permit:

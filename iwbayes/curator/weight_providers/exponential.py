@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import logsumexp
 
-from iwbayes._threads import one_blas_thread
-from iwbayes.arrays import Array
-from iwbayes.features.bounded import BoundedFeatures
+from iwbayes.evidence.bounded import BoundedFeatures
+from iwbayes.utils.arrays import Array
+from iwbayes.utils.threads import one_blas_thread
 
 #: Number of grid steps in a row's bound. Rows are rounded toward zero to this grid and summed as integers. With up to
 #: 2**11 features, the squares of a row sum to less than 2**63, so its norm can be checked without overflow.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from iwbayes._threads import one_blas_thread
-from iwbayes.arrays import Array
-from iwbayes.features import FeatureMap
-from iwbayes.features.feature_map import raw_moments
-from iwbayes.features.terms import ordered_terms, raw_terms
-from iwbayes.features.unmeasured import LEFT, next_terms, residual_whitener
+from iwbayes.evidence import FeatureMap
+from iwbayes.evidence.feature_map import raw_moments
+from iwbayes.evidence.terms import ordered_terms, raw_terms
+from iwbayes.evidence.unmeasured import LEFT, next_terms, residual_whitener
 from iwbayes.tables import SyntheticTable
+from iwbayes.utils.arrays import Array
+from iwbayes.utils.threads import one_blas_thread
 
 #: Smallest and largest number of held-back features. The more there are, the more directions are tested, and the larger
 #: is the noise of each.

@@ -13,9 +13,9 @@ from iwbayes.curator.privacy.mechanisms import power_of_two_below
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.curator.weight_providers.exponential import STEPS_PER_BOUND, integer_total
 from iwbayes.curator.weight_providers.provider import OpenFit, Provider
-from iwbayes.features import FeatureMap
-from iwbayes.features.scores import ScoreMap
-from iwbayes.measurement import Measurement
+from iwbayes.evidence import FeatureMap
+from iwbayes.evidence.measurement import Measurement
+from iwbayes.evidence.scores import ScoreMap
 
 Features = TypeVar("Features", bound=FeatureMap | ScoreMap, covariant=True)
 

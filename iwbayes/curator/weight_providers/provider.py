@@ -12,10 +12,10 @@ from iwbayes.curator.privacy.declared import admit, owed_events
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.mechanisms import VECTOR_MECHANISMS, Noisy
 from iwbayes.curator.protocols import PublicFacts, check_rows_at_hand
-from iwbayes.distributions import DISTRIBUTIONS
-from iwbayes.statement import Event
+from iwbayes.evidence.distributions import DISTRIBUTIONS
+from iwbayes.release.statement import Event
+from iwbayes.release.weights import Weights
 from iwbayes.tables import PrivateTable, SyntheticTable
-from iwbayes.weights import Weights
 
 
 @dataclass(frozen=True)

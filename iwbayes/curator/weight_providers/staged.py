@@ -11,7 +11,6 @@ from typing import ClassVar
 import numpy as np
 from scipy.special import logsumexp
 
-from iwbayes.arrays import Array
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.mechanisms import Budget, gaussian_parts
 from iwbayes.curator.protocols import PublicFacts
@@ -19,13 +18,14 @@ from iwbayes.curator.weight_providers.exponential import tilt
 from iwbayes.curator.weight_providers.measuring import Tilt, TiltDesign
 from iwbayes.curator.weight_providers.provider import OpenFit
 from iwbayes.curator.weight_providers.tilt import TiltWeights
-from iwbayes.features import FeatureMap
-from iwbayes.features.scores import ColumnScores, RowScores, ScoreMap, ScoreModel
-from iwbayes.measurement import MEAN_OF_COLUMNS, MEAN_OF_FEATURES, Measurement, misfit_before_tilt
+from iwbayes.evidence import FeatureMap
+from iwbayes.evidence.measurement import MEAN_OF_COLUMNS, MEAN_OF_FEATURES, Measurement, misfit_before_tilt
+from iwbayes.evidence.scores import ColumnScores, RowScores, ScoreMap, ScoreModel
+from iwbayes.release.statement import Event
+from iwbayes.release.weights import Weights
 from iwbayes.schema import Schema
-from iwbayes.statement import Event
 from iwbayes.tables import SyntheticTable
-from iwbayes.weights import Weights
+from iwbayes.utils.arrays import Array
 
 #: Share of each stage in the squared privacy parameter mu. The last stage determines the weights and gets most. The
 #: shares were chosen on ten real populations; `benchmarks/populations.py` shows results for other populations.

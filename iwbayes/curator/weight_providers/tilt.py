@@ -11,8 +11,6 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import logsumexp
 
-from iwbayes import checks
-from iwbayes.arrays import Array
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_epsilon, gaussian_multiplier, largest_scale, price
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.protocols import (
@@ -27,15 +25,17 @@ from iwbayes.curator.weight_providers.exponential import tilt
 from iwbayes.curator.weight_providers.held_back import held_back_features, number_held_back
 from iwbayes.curator.weight_providers.measuring import Tilt, TiltDesign
 from iwbayes.curator.weight_providers.provider import OpenFit
-from iwbayes.features import FeatureMap
-from iwbayes.features.formulas import check_formulas, model_options
-from iwbayes.features.terms import MAX_RAW_TERMS, TERMS, Terms, count_raw_terms
-from iwbayes.features.unmeasured import next_terms
-from iwbayes.measurement import MEAN_OF_FEATURES, NOISE_TARGET, TEST_OF_FIT
+from iwbayes.evidence import FeatureMap
+from iwbayes.evidence.formulas import check_formulas, model_options
+from iwbayes.evidence.measurement import MEAN_OF_FEATURES, NOISE_TARGET, TEST_OF_FIT
+from iwbayes.evidence.terms import MAX_RAW_TERMS, TERMS, Terms, count_raw_terms
+from iwbayes.evidence.unmeasured import next_terms
+from iwbayes.release.statement import Event
+from iwbayes.release.weights import Weights, kish_ess
 from iwbayes.schema import Schema
-from iwbayes.statement import Event
 from iwbayes.tables import SyntheticTable
-from iwbayes.weights import Weights, kish_ess
+from iwbayes.utils import checks
+from iwbayes.utils.arrays import Array
 
 #: The clip bound is as large as possible while the noise of a mean is below the sampling error of the private rows.
 #: These limits are multiples of the 95 % quantile of the synthetic norms.

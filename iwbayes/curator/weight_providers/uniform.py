@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from iwbayes.curator.weight_providers.provider import FreeProvider, OpenFit
-from iwbayes.weights import Weights
+from iwbayes.release.weights import Weights
 
 
 @dataclass(frozen=True)

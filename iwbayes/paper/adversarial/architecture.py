@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from iwbayes.arrays import Array, IntArray
 from iwbayes.paper.dpsgd.row_gradients import import_torch
 from iwbayes.schema import Schema
 from iwbayes.schema.columns import Column, _Levels, _Whole
+from iwbayes.utils.arrays import Array, IntArray
 
 if TYPE_CHECKING:
     from torch import Generator as TorchGenerator

@@ -10,9 +10,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from iwbayes._digest import digest
-from iwbayes._threads import one_torch_thread
-from iwbayes.arrays import Array, IntArray, row_blocks
 from iwbayes.curator.generators.ledger_fit import check_sample_size
 from iwbayes.curator.generators.tables.bins import ColumnBins
 from iwbayes.paper.adversarial.architecture import Architecture
@@ -20,6 +17,9 @@ from iwbayes.paper.dpsgd.parameters import put_parameters
 from iwbayes.paper.dpsgd.row_gradients import import_torch
 from iwbayes.schema import Schema
 from iwbayes.tables import PrivateTable, SyntheticTable
+from iwbayes.utils.arrays import Array, IntArray, row_blocks
+from iwbayes.utils.digest import digest
+from iwbayes.utils.threads import one_torch_thread
 
 if TYPE_CHECKING:
     from iwbayes.paper.adversarial.gan_training import Trained

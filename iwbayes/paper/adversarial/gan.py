@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from iwbayes import checks
-from iwbayes.paper.adversarial.base import Adversarial
+from iwbayes.paper.adversarial.adversarial_generator import Adversarial
 from iwbayes.paper.adversarial.fitted_gan import FittedGAN, FittedWassersteinGAN
+from iwbayes.utils import checks
 
 __all__ = ["CGAN", "DPCGAN", "DPGAN", "FittedGAN", "FittedWassersteinGAN", "GAN"]
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import Module
 from torch.nn.functional import silu
 
-from iwbayes.arrays import Array
 from iwbayes.paper.adversarial.architecture import Architecture
+from iwbayes.utils.arrays import Array
 
 #: Initial standard deviation of a number before tanh/2. Numbers are then close to uniform within their bounds.
 START_SPREAD = 0.9

@@ -13,12 +13,12 @@ from torch import Tensor
 from torch.nn import Module
 from torch.nn.functional import softplus
 
-from iwbayes.arrays import Array
 from iwbayes.paper.adversarial.architecture import Architecture, TrainingSettings
 from iwbayes.paper.adversarial.gan_networks import make_discriminator, make_generator
 from iwbayes.paper.dpsgd.parameters import Average, put_parameters
 from iwbayes.paper.dpsgd.private_steps import PrivateGradients
 from iwbayes.paper.dpsgd.row_gradients import reference_gradients
+from iwbayes.utils.arrays import Array
 
 #: Momentum of the discriminator's gradient descent.
 MOMENTUM = 0.9

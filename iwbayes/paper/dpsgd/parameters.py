@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from iwbayes.arrays import Array
 from iwbayes.paper.dpsgd.row_gradients import import_torch
+from iwbayes.utils.arrays import Array
 
 if TYPE_CHECKING:
     from torch import Tensor

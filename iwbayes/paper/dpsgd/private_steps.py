@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from iwbayes import checks
 from iwbayes.curator.privacy.accounting import check_budget, dpsgd_multiplier
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.paper.dpsgd.row_gradients import (
@@ -30,7 +29,8 @@ from iwbayes.paper.dpsgd.row_gradients import (
     trainable,
     unflatten,
 )
-from iwbayes.statement import Event
+from iwbayes.release.statement import Event
+from iwbayes.utils import checks
 
 if TYPE_CHECKING:
     from torch import Tensor

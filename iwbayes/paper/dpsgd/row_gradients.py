@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from iwbayes._optional import import_optional
+from iwbayes.utils.optional import import_optional
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,7 +9,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from iwbayes._threads import one_torch_thread
 from iwbayes.curator.generators.ledger_fit import LedgerFit, check_positive, check_whole
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_epsilon, gaussian_multiplier
 from iwbayes.curator.privacy.ledger import Ledger
@@ -18,8 +17,9 @@ from iwbayes.curator.protocols import PublicFacts
 from iwbayes.paper.adversarial.architecture import Architecture, Heads
 from iwbayes.paper.adversarial.fitted_gan import FittedGAN
 from iwbayes.paper.dpsgd.row_gradients import import_torch
-from iwbayes.statement import Event
+from iwbayes.release.statement import Event
 from iwbayes.tables import PrivateTable
+from iwbayes.utils.threads import one_torch_thread
 
 #: Defaults: rows (or users) per teacher, and largest number of teachers.
 ROWS_PER_TEACHER, MOST_TEACHERS = 5, 1000

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu, softplus
 
-from iwbayes.arrays import Array, IntArray
 from iwbayes.curator.privacy.mechanisms import LEAST_STEPS
 from iwbayes.curator.privacy.noise import NoiseSource
+from iwbayes.utils.arrays import Array, IntArray
 
 #: Ridge penalty of a teacher, relative to the mean loss of its rows.
 PENALTY = 0.02

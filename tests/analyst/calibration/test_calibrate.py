@@ -14,7 +14,6 @@ from factories import noisy_release, release_of, stretched_features
 from numpy.testing import assert_allclose
 from posterior_tools import formula_record, normal_of
 
-from iwbayes._warnings import CalibrationWarning
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibrate import calibrate
 from iwbayes.analyst.calibration.release_limits import weight_checks
@@ -22,9 +21,10 @@ from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, calibrate_norm
 from iwbayes.analyst.inference.transport import map_draws
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.analyst.weighting.reweight import reweight
+from iwbayes.release.weights import Weights
 from iwbayes.schema import Binary, Real, Schema
 from iwbayes.tables import SyntheticTable
-from iwbayes.weights import Weights
+from iwbayes.utils.warnings import CalibrationWarning
 
 N, M = 3000, 4000
 SCHEMA = Schema(Real("x", -1, 1), Real("y", -4, 4), Binary("z"))

@@ -10,15 +10,15 @@ from factories import make_release, simulate
 from posterior_tools import as_tilt
 
 import iwbayes as iw
-from iwbayes.analyst.calibration.measures.base import Estimates, Slope
+from iwbayes.analyst.calibration.measure import Estimates, Slope
 from iwbayes.analyst.calibration.measures.curvature_error import curvature_error, error_variances
 from iwbayes.analyst.calibration.misfit import Misfit
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
 from iwbayes.analyst.inference.weighted_posterior import WeightedPosterior
 from iwbayes.analyst.regression.regression_posterior import RegressionProblem
 from iwbayes.analyst.released_tilt import OtherMeans
-from iwbayes.features import FeatureMap
-from iwbayes.measurement import ASSUMED_MISFIT
+from iwbayes.evidence import FeatureMap
+from iwbayes.evidence.measurement import ASSUMED_MISFIT
 
 N = 1000
 

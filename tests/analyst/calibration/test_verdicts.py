@@ -16,7 +16,6 @@ from factories import noisy_release, release_of, stretched_features, synthetic_t
 from numpy.testing import assert_allclose
 from posterior_tools import formula_record, normal_of
 
-from iwbayes._warnings import CalibrationWarning
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.marks import mark_uncalibrated, summary_with_stars, warn_outside_domain
 from iwbayes.analyst.calibration.measures.dfbetas import LIMIT as DFBETAS_LIMIT
@@ -28,8 +27,9 @@ from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.analyst.sample import sample
 from iwbayes.analyst.weighting.release_rows import formula_of
 from iwbayes.analyst.weighting.reweight import reweight
+from iwbayes.release.weights import Weights
 from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
-from iwbayes.weights import Weights
+from iwbayes.utils.warnings import CalibrationWarning
 
 N, M = 3000, 4000
 SCHEMA = Schema(Real("x", -1, 1), Real("z", -1, 1), Real("y", -6, 6), Categorical("g", ("u", "v", "w")))

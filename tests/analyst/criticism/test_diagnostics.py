@@ -12,16 +12,16 @@ from factories import make_statement, release_of, reweighted, synthetic_table
 from posterior_tools import formula_record, normal_of
 
 from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.calibration.measure import above, below
 from iwbayes.analyst.calibration.measures import MEASURES
-from iwbayes.analyst.calibration.measures.base import above, below
 from iwbayes.analyst.criticism.diagnose import diagnose
 from iwbayes.analyst.fit_record import weights_digest
 from iwbayes.analyst.released_tilt import ReleasedTilt
-from iwbayes.distributions import GaussianDistribution
-from iwbayes.features import FeatureMap
-from iwbayes.measurement import Measurement
+from iwbayes.evidence import FeatureMap
+from iwbayes.evidence.distributions import GaussianDistribution
+from iwbayes.evidence.measurement import Measurement
+from iwbayes.release.weights import kish_ess, psislw
 from iwbayes.schema import Real, Schema
-from iwbayes.weights import kish_ess, psislw
 
 SCHEMA = Schema(Real("x", -1, 1), Real("y", -1, 1))
 RELEASE_CHECKS = {

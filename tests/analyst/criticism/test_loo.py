@@ -16,16 +16,16 @@ from scipy.special import logsumexp, ndtri
 from scipy.stats import norm
 
 import iwbayes as iw
-from iwbayes._warnings import WeightsWarning
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.criticism.compare import stacking_weights
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample
-from iwbayes.distributions import GaussianDistribution
-from iwbayes.features import FeatureMap
+from iwbayes.evidence import FeatureMap
+from iwbayes.evidence.distributions import GaussianDistribution
 from iwbayes.release import Release
+from iwbayes.release.weights import Weights
 from iwbayes.schema import Real, Schema
 from iwbayes.tables import SyntheticTable
-from iwbayes.weights import Weights
+from iwbayes.utils.warnings import WeightsWarning
 
 #: Noise is strong here, so that its part of the standard errors is seen; one test below is about the warning.
 pytestmark = pytest.mark.filterwarnings("ignore:the standard error of elpd:iwbayes.WeightsWarning")

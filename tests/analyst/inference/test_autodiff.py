@@ -13,7 +13,7 @@ from scipy import optimize, special
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
 from iwbayes.analyst.weighting.graph_functions import CompiledWhenUsed
 from iwbayes.analyst.weighting.reweight import reweight
-from iwbayes.newton import maximise
+from iwbayes.utils.newton import maximise
 
 ROWS = 12
 RNG = np.random.default_rng(4)

@@ -23,7 +23,7 @@ from pytensor.tensor.elemwise import Elemwise
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.inference.model_scores import trial_rows
-from iwbayes.features.scores import ScoreMap, ScoreModel
+from iwbayes.evidence.scores import ScoreMap, ScoreModel
 from iwbayes.replaying.one_replay import check_replayable, replay
 
 SCHEMA = iw.Schema(

@@ -13,7 +13,7 @@ from factories import synthetic_table
 
 import iwbayes as iw
 from iwbayes.analyst.inference.model_scores import ModelScores
-from iwbayes.features.scores import ScoreMap
+from iwbayes.evidence.scores import ScoreMap
 
 SCHEMA = iw.Schema(iw.Integer("a", -40, 400), iw.Real("y", -5, 5), iw.Real("x", -9, 9))
 N = 300

@@ -26,8 +26,8 @@ from iwbayes.analyst.weighting.reweight import reweight
 from iwbayes.models.design import build_design
 from iwbayes.models.priors import LogPrior, prior_scales
 from iwbayes.models.weighted_rows import WeightedRows, derivatives_each, merge_draws
-from iwbayes.newton import NotReachedError, maximise_many
 from iwbayes.tables import SyntheticTable
+from iwbayes.utils.newton import NotReachedError, maximise_many
 
 FORMULAS = [("y ~ x + g", "bernoulli"), ("z ~ x*g", "gaussian"), ("g ~ x", "categorical"), ("k ~ x + g", "poisson")]
 N, M, K = 150, 300, 6

@@ -23,10 +23,10 @@ from iwbayes.analyst.pool import pool
 from iwbayes.analyst.released_tilt import ReleasedTilt, is_noise_aware
 from iwbayes.analyst.weighting.reweight import reweight
 from iwbayes.curator.weight_providers.tilt import tilt
-from iwbayes.features import FeatureMap
+from iwbayes.evidence import FeatureMap
+from iwbayes.release.weights import Weights
 from iwbayes.schema import Binary, Schema
 from iwbayes.tables import SyntheticTable
-from iwbayes.weights import Weights
 
 BITS = Schema(Binary("a"), Binary("b"), Binary("y"))
 ONE = Schema(Binary("y"))

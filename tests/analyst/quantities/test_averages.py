@@ -18,9 +18,9 @@ from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, calibrate_norm
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.coverage import coverage_study
 from iwbayes.models.weighted_rows import WeightedRows
+from iwbayes.release.weights import Weights
 from iwbayes.schema import Binary, Real, Schema
 from iwbayes.tables import SyntheticTable
-from iwbayes.weights import Weights
 
 RELEASE = make_release(n=80)
 FRAME = RELEASE.synthetic.frame

@@ -13,9 +13,9 @@ from scipy.special import expit
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
+from iwbayes.release.weights import Weights
 from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
 from iwbayes.tables import SyntheticTable
-from iwbayes.weights import Weights
 
 RELEASE = make_release(n=80)
 FRAME = RELEASE.synthetic.frame

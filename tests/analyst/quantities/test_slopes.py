@@ -16,9 +16,9 @@ from iwbayes.analyst.quantities import averages
 from iwbayes.analyst.quantities.slopes import column_slopes
 from iwbayes.analyst.regression.design_record import read_design
 from iwbayes.models.families import FAMILIES
+from iwbayes.release.weights import Weights
 from iwbayes.schema import Integer, Real, Schema
 from iwbayes.tables import SyntheticTable
-from iwbayes.weights import Weights
 
 RELEASE = make_release(n=80)
 FRAME = RELEASE.synthetic.frame

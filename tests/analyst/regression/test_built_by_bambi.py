@@ -14,7 +14,6 @@ from scipy import stats
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from iwbayes._warnings import CalibrationWarning, IwbayesWarning
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibrate import calibrate
 from iwbayes.analyst.criticism.diagnose import diagnose
@@ -24,6 +23,7 @@ from iwbayes.analyst.regression.model import regression
 from iwbayes.analyst.sample import sample
 from iwbayes.analyst.weighting.reweight import reweight
 from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
+from iwbayes.utils.warnings import CalibrationWarning, IwbayesWarning
 
 bambi = pytest.importorskip("bambi", reason="Bambi is not installed")
 

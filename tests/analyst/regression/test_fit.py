@@ -12,23 +12,23 @@ from posterior_tools import grid_posterior
 from scipy.special import expit
 
 import iwbayes as iw
-from iwbayes import arrays
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.fit import fit
 from iwbayes.analyst.inference.importance import importance_draws
 from iwbayes.analyst.regression.regression_posterior import RegressionProblem, find_modes
-from iwbayes.distributions import GaussianDistribution
-from iwbayes.features import FeatureMap
-from iwbayes.features.formulas import model_terms
-from iwbayes.features.terms import ordered_terms
-from iwbayes.measurement import Measurement
+from iwbayes.evidence import FeatureMap
+from iwbayes.evidence.distributions import GaussianDistribution
+from iwbayes.evidence.formulas import model_terms
+from iwbayes.evidence.measurement import Measurement
+from iwbayes.evidence.terms import ordered_terms
 from iwbayes.models.design import build_design
 from iwbayes.models.families import default_family
 from iwbayes.models.priors import LogPrior, prior_scales
 from iwbayes.models.weighted_rows import WeightedRows, merge_draws
+from iwbayes.release.weights import Weights
 from iwbayes.schema import Categorical, Integer, Schema
 from iwbayes.tables import SyntheticTable
-from iwbayes.weights import Weights
+from iwbayes.utils import arrays
 
 NUTS = {"tune": 500, "cores": 1}
 FORMULAS = [("y ~ x + g", "bernoulli"), ("z ~ x*g", "gaussian"), ("g ~ x", "categorical"), ("k ~ x + g", "poisson")]

@@ -12,9 +12,9 @@ from iwbayes.analyst.regression.given_priors import log_prior
 from iwbayes.analyst.regression.model import build_model, regression
 from iwbayes.models.design import build_design
 from iwbayes.models.priors import LogPrior, column_scales, prior_scales
+from iwbayes.release.weights import Weights
 from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
 from iwbayes.tables import SyntheticTable
-from iwbayes.weights import Weights
 
 SCHEMA = Schema(
     Real("a", 0, 10),

@@ -14,10 +14,10 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from pytensor.graph.rewriting.utils import rewrite_graph
 
-from iwbayes._warnings import WeightsWarning
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.weighting.reweight import log_likelihood, reweight, unweight
 from iwbayes.analyst.weighting.weighted_op import WeightedRandomVariable
+from iwbayes.utils.warnings import WeightsWarning
 
 pytestmark = pytest.mark.interpreted
 

@@ -22,9 +22,9 @@ from iwbayes.curator.generators.mixture.column_distributions import (
     interval_mass,
     truncated_normal,
 )
+from iwbayes.curator.generators.mixture.fit_to_tables import Objective, Targets, posterior_draws
 from iwbayes.curator.generators.mixture.layout import Layout, Prior
 from iwbayes.curator.generators.mixture.mixture import FittedMixture, Mixture
-from iwbayes.curator.generators.mixture.moments import Objective, Targets, posterior_draws
 from iwbayes.curator.generators.mixture.noisy_tables import (
     Grouping,
     MeasuredCounts,
@@ -37,7 +37,7 @@ from iwbayes.curator.generators.tables.bins import ColumnBins, draw_codes
 from iwbayes.curator.privacy.accounting import gaussian_multiplier
 from iwbayes.curator.privacy.mechanisms import Noisy
 from iwbayes.curator.protocols import PublicFacts
-from iwbayes.distributions import GaussianDistribution
+from iwbayes.evidence.distributions import GaussianDistribution
 
 SCHEMA = iw.Schema(
     iw.Real("x", -2, 2),

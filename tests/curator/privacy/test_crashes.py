@@ -95,7 +95,7 @@ import iwbayes as iw
 release, ledger = iw.load(sys.argv[1]), iw.Ledger.open(sys.argv[2])
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))  # no file may grow beyond 100 bytes
-from iwbayes.statement import Event
+from iwbayes.release.statement import Event
 for use in (
     lambda: release.save(sys.argv[1], overwrite=True),
     lambda: release.save(Path(sys.argv[1]).with_name("other.iwb")),

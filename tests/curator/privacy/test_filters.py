@@ -13,7 +13,7 @@ from scipy.stats import binom, norm
 import iwbayes as iw
 from iwbayes.curator.privacy.accounting import dpsgd_multiplier, gaussian_delta, gaussian_multiplier, price
 from iwbayes.curator.privacy.filters import GaussianRule, RenyiRule, begin_rule, pure_mu, rule_from_dict
-from iwbayes.statement import Event
+from iwbayes.release.statement import Event
 
 RULES = ("gdp", "renyi", "basic")
 every_rule = pytest.mark.parametrize("rule", RULES)

@@ -23,7 +23,7 @@ from iwbayes.curator.privacy.accounting import (
     price,
 )
 from iwbayes.curator.privacy.mechanisms import cube, exponential, gaussian, laplace, spherical
-from iwbayes.statement import Event
+from iwbayes.release.statement import Event
 
 #: What each mechanism does with a ledger, at epsilon .5.
 USES = {

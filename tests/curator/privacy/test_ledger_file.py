@@ -23,7 +23,7 @@ from iwbayes.curator.privacy import ledger_file
 from iwbayes.curator.privacy.filters import Cost, begin_rule
 from iwbayes.curator.privacy.ledger_file import LedgerFile
 from iwbayes.curator.privacy.ledger_record import Charge, LedgerRecord
-from iwbayes.statement import NOISE_KINDS, Event
+from iwbayes.release.statement import NOISE_KINDS, Event
 
 COUNT = Event("a count", "laplace", 0.25)
 SCHEMA = unit_schema()
@@ -207,7 +207,7 @@ def test_of_two_releases_at_once_the_second_is_refused_before_it_is_charged(path
 CHARGES = """
 import os, sys
 import iwbayes as iw
-from iwbayes.statement import Event
+from iwbayes.release.statement import Event
 ledger = iw.Ledger.open(sys.argv[1])
 handed_out = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 print("ready", flush=True)

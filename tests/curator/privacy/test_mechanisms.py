@@ -15,7 +15,7 @@ import iwbayes as iw
 from iwbayes.curator.privacy import mechanisms
 from iwbayes.curator.privacy.accounting import gaussian_delta, gaussian_multiplier
 from iwbayes.curator.privacy.mechanisms import VECTOR_MECHANISMS, exponential, power_of_two_below
-from iwbayes.distributions import DISTRIBUTIONS
+from iwbayes.evidence.distributions import DISTRIBUTIONS
 
 #: A false alarm of one of these checks in a million runs.
 P_VALUE = 1e-6

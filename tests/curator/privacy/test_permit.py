@@ -11,7 +11,7 @@ from factories import unit_table
 import iwbayes as iw
 from iwbayes.curator.privacy.noise import SeededNoise, SystemNoise
 from iwbayes.curator.privacy.permit import Permit
-from iwbayes.statement import MECHANISMS, Event
+from iwbayes.release.statement import MECHANISMS, Event
 
 ONE, THREE = np.zeros(1, dtype=np.int64), np.zeros(3, dtype=np.int64)
 FLOATS = np.zeros(3)

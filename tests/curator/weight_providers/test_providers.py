@@ -14,9 +14,9 @@ from scipy.special import logsumexp
 import iwbayes as iw
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.curator.weight_providers.exponential import tilt
-from iwbayes.features import FeatureMap
+from iwbayes.evidence import FeatureMap
 
-quiet = pytest.mark.filterwarnings("ignore::iwbayes._warnings.PrivacyWarning")
+quiet = pytest.mark.filterwarnings("ignore::iwbayes.utils.warnings.PrivacyWarning")
 
 
 # --- free

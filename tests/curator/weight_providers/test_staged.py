@@ -17,9 +17,9 @@ from iwbayes.curator.privacy.accounting import gaussian_multiplier, price
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.curator.weight_providers import staged
 from iwbayes.curator.weight_providers.staged import STAGES, combined
-from iwbayes.distributions import GaussianDistribution
-from iwbayes.features.scores import ColumnScores, RowFeatures, ScoreMap
-from iwbayes.measurement import Measurement
+from iwbayes.evidence.distributions import GaussianDistribution
+from iwbayes.evidence.measurement import Measurement
+from iwbayes.evidence.scores import ColumnScores, RowFeatures, ScoreMap
 from iwbayes.release import load
 
 FORMULA = "y ~ x + z"

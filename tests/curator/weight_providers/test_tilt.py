@@ -13,8 +13,8 @@ import iwbayes as iw
 from iwbayes.curator.privacy.accounting import gaussian_multiplier
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.curator.weight_providers.tilt import NOISE_TARGET, tilt
-from iwbayes.features.feature_map import FeatureMap
-from iwbayes.features.terms import raw_names
+from iwbayes.evidence.feature_map import FeatureMap
+from iwbayes.evidence.terms import raw_names
 
 SCHEMA = iw.Schema(iw.Real("x", -6, 6), iw.Real("z", -6, 6), iw.Binary("y"))
 

@@ -7,9 +7,9 @@ measure, add a file with a `Measure` named MEASURE.
 from importlib import import_module
 from pkgutil import iter_modules
 
-from iwbayes.analyst.calibration.measures.base import Measure
+from iwbayes.analyst.calibration.measure import Measure
 
 #: All measures by name, in alphabetical order.
 MEASURES: dict[str, Measure] = {
-    name: import_module(f"{__name__}.{name}").MEASURE for _, name, _ in iter_modules(__path__) if name != "base"
+    name: import_module(f"{__name__}.{name}").MEASURE for _, name, _ in iter_modules(__path__)
 }

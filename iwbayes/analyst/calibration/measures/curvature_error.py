@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from iwbayes.analyst.calibration.measures.base import Estimates, Measure
+from iwbayes.analyst.calibration.measure import Estimates, Measure
 from iwbayes.analyst.released_tilt import ReleasedTilt
-from iwbayes.arrays import Array
-from iwbayes.features.feature_map import whitener_of
+from iwbayes.evidence.feature_map import whitener_of
+from iwbayes.utils.arrays import Array
 
 #: Chosen on the ten development populations of ``benchmarks/populations.py`` and on the four with strongly related
 #: predictors (``--related``).

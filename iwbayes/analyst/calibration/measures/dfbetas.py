@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from iwbayes.analyst.calibration.measures.base import Estimates, Measure
-from iwbayes.analyst.calibration.moments import BLOCK_NUMBERS
-from iwbayes.arrays import Array, row_blocks
+from iwbayes.analyst.calibration.measure import Estimates, Measure
+from iwbayes.analyst.calibration.second_moments import BLOCK_NUMBERS
+from iwbayes.utils.arrays import Array, row_blocks
 
 #: On ten real populations and 40 simulated cells, 90 % intervals of parameters inside all other limits covered 96 %
 #: with values from 0.1 to 0.5. No larger value occurred, so this limit is a safeguard. With k-hat of the weights above

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from iwbayes.analyst.calibration.measures.base import Estimates, Measure
-from iwbayes.arrays import Array
+from iwbayes.analyst.calibration.measure import Estimates, Measure
+from iwbayes.utils.arrays import Array
 
 #: At this value, a 90 % interval of the model alone covers 86 %.
 LIMIT = 1.1

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from iwbayes.analyst.calibration.influences import Influences
-from iwbayes.analyst.calibration.measures.base import Measure
-from iwbayes.arrays import Array
+from iwbayes.analyst.calibration.measure import Measure
+from iwbayes.utils.arrays import Array
 
 #: The share is near zero if a release dropped the products of response and predictor, or measured the scores of other
 #: models. Intervals are then wide, because they include an assumed error of the generator. Over releases of ten real

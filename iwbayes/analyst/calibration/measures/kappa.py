@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from iwbayes.analyst.calibration.influences import Influences
-from iwbayes.analyst.calibration.measures.base import Measure
-from iwbayes.arrays import Array
+from iwbayes.analyst.calibration.measure import Measure
+from iwbayes.utils.arrays import Array
 
 #: The formulas follow the weight noise to second order. Beyond this limit, 90 % intervals covered 80 to 87 % in the
 #: linear and Poisson regressions of the development studies, and up to 97 % in multinomial regressions. It applies to

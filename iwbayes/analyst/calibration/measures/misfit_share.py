@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from iwbayes.analyst.calibration.influences import Influences
-from iwbayes.analyst.calibration.measures.base import Measure
-from iwbayes.arrays import Array
+from iwbayes.analyst.calibration.measure import Measure
+from iwbayes.utils.arrays import Array
 
 #: The variance treats the error of the weighted rows in features that the tilt does not use as one of many equal ones.
 #: If it dominates the interval, its direction matters, and the direction is unknown.

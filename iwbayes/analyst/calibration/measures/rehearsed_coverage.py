@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from iwbayes.analyst.calibration.measures.base import Estimates, Measure
-from iwbayes.arrays import Array
+from iwbayes.analyst.calibration.measure import Estimates, Measure
+from iwbayes.utils.arrays import Array
 
 _UNJUDGED = "The intervals are not those of the formula."
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from iwbayes.analyst.calibration.influences import rows_behind
-from iwbayes.analyst.calibration.measures.base import Estimates, Measure
+from iwbayes.analyst.calibration.measure import Estimates, Measure
 from iwbayes.analyst.calibration.score_marginals import OF_FORMULA
-from iwbayes.arrays import Array
+from iwbayes.utils.arrays import Array
 
 #: Beyond it, an interval is hardly narrower than under the prior.
 LIMIT = 1.5

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from iwbayes.analyst.calibration.measures.base import Drawn, Measure
-from iwbayes.arrays import Array
+from iwbayes.analyst.calibration.measure import Drawn, Measure
+from iwbayes.utils.arrays import Array
 
 #: The calibrated likelihood is a normal.
 LIMIT = 0.5

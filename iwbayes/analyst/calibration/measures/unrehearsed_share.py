@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from iwbayes.analyst.calibration.measures.base import Estimates, Measure
-from iwbayes.arrays import Array
+from iwbayes.analyst.calibration.measure import Estimates, Measure
+from iwbayes.utils.arrays import Array
 
 _UNJUDGED = "Limits of `explained` apply."
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from iwbayes.analyst.calibration.measures.base import Estimates, Measure
-from iwbayes.arrays import Array
+from iwbayes.analyst.calibration.measure import Estimates, Measure
+from iwbayes.utils.arrays import Array
 
 #: The ratio is 1 if the model is right. If all rows of a level have the same outcome, it is about the prior probability
 #: of the other outcome, and the sandwich interval is far too short.

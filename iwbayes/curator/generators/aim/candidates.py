@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from iwbayes.arrays import Array
 from iwbayes.curator.generators.aim.estimation import Columns
 from iwbayes.curator.generators.tables.counting import RowCodes
 from iwbayes.curator.generators.tables.counts import Codes
-from iwbayes.features.formulas import model_terms
-from iwbayes.features.terms import feature_owners
+from iwbayes.evidence.formulas import model_terms
+from iwbayes.evidence.terms import feature_owners
 from iwbayes.schema import Schema
+from iwbayes.utils.arrays import Array
 
 #: Largest number of cells of the exact counts that are kept between rounds.
 _KEPT_CELLS = 2**24

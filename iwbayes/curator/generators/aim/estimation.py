@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from scipy.optimize import minimize
 
-from iwbayes.arrays import Array
 from iwbayes.curator.generators.tables.network import Node
+from iwbayes.utils.arrays import Array
 
 Columns = tuple[int, ...]
 #: Terms of the log probability of a row, by sets of columns in increasing order. Each array has one axis per column.

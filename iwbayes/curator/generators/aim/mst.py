@@ -21,7 +21,7 @@ from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.mechanisms import Budget, exponential, gaussian_parts
 from iwbayes.curator.protocols import PublicFacts
-from iwbayes.statement import Event
+from iwbayes.release.statement import Event
 from iwbayes.tables import PrivateTable
 
 #: Shares of the budget (of the squared privacy parameter mu) for single columns and for all selections.

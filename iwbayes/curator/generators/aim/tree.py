@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
-from iwbayes._optional import import_optional
-from iwbayes.arrays import Array
 from iwbayes.curator.generators.aim.estimation import Columns, Potentials, conditional
 from iwbayes.curator.generators.tables.counts import Codes
 from iwbayes.curator.generators.tables.network import Node, count_table, draw_network
+from iwbayes.utils.arrays import Array
+from iwbayes.utils.optional import import_optional
 
 #: Number of drawn rows from which marginals across cliques are counted. Exact ones would take minutes.
 _DRAWN = 200_000

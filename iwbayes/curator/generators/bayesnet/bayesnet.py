@@ -10,8 +10,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from iwbayes import checks
-from iwbayes.arrays import Array
 from iwbayes.curator.generators.ledger_fit import LedgerFit, check_whole
 from iwbayes.curator.generators.tables.bins import is_numeric
 from iwbayes.curator.generators.tables.coding import coded_rows, useful_cells
@@ -29,9 +27,11 @@ from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.mechanisms import Budget, exponential, gaussian_parts
 from iwbayes.curator.protocols import PublicFacts
+from iwbayes.release.statement import Event
 from iwbayes.schema import Schema
-from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable
+from iwbayes.utils import checks
+from iwbayes.utils.arrays import Array
 
 #: Usefulness of the bins of single columns, as a share of ``theta``. It may be lower, because smoothing averages noise.
 BINS_THETA = 0.75

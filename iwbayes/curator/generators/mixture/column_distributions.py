@@ -22,9 +22,9 @@ import numpy as np
 import pandas as pd
 from scipy.special import expit, gammaln, log_expit, log_softmax, logit, ndtr, ndtri, softmax
 
-from iwbayes.arrays import Array
 from iwbayes.curator.generators.tables.bins import Codes, ColumnBins, draw_codes
 from iwbayes.schema.columns import Real, _Levels, _Whole
+from iwbayes.utils.arrays import Array
 
 #: Map from gradients by probabilities (component, code) to gradients by parameters (component, parameter).
 Pull = Callable[[Array], Array]

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import log_softmax
 
-from iwbayes.arrays import Array
 from iwbayes.curator.generators.mixture.column_distributions import LARGEST_LOGIT, ColumnFamily, jitter
+from iwbayes.utils.arrays import Array
 
 #: Pseudo-count of each component's weight: the prior is uniform on the simplex.
 WEIGHT_COUNTS = 1.0

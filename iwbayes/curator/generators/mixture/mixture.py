@@ -13,14 +13,10 @@ import numpy as np
 import pandas as pd
 from scipy.special import softmax
 
-from iwbayes import checks
-from iwbayes._digest import digest
-from iwbayes.arrays import Array
-from iwbayes.checks import is_whole
 from iwbayes.curator.generators.ledger_fit import LedgerFit, check_positive, check_sample_size, check_whole
 from iwbayes.curator.generators.mixture.column_distributions import family_of
+from iwbayes.curator.generators.mixture.fit_to_tables import Objective, posterior_draws
 from iwbayes.curator.generators.mixture.layout import Layout
-from iwbayes.curator.generators.mixture.moments import Objective, posterior_draws
 from iwbayes.curator.generators.mixture.noisy_tables import TableBudgets, gathers_at_bounds, release
 from iwbayes.curator.generators.tables.bins import ColumnBins, draw_codes
 from iwbayes.curator.privacy.accounting import check_budget
@@ -28,9 +24,13 @@ from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.progress import progress
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.curator.settings import method_of
+from iwbayes.release.statement import Event
 from iwbayes.schema import Schema
-from iwbayes.statement import Event
 from iwbayes.tables import PrivateTable, SyntheticTable
+from iwbayes.utils import checks
+from iwbayes.utils.arrays import Array
+from iwbayes.utils.checks import is_whole
+from iwbayes.utils.digest import digest
 
 INTEGER_DISTRIBUTIONS = ("normal", "poisson")
 #: Default numbers of components: below `MANY_ROWS` rows, and from there on.

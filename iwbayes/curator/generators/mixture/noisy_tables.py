@@ -14,15 +14,15 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from iwbayes.arrays import Array, IntArray
 from iwbayes.curator.generators.tables.bins import CLEARLY, Codes, ColumnBins, Groups, is_numeric
 from iwbayes.curator.generators.tables.counts import mean_noise, noisy_counts, project_nonnegative
 from iwbayes.curator.privacy.accounting import noise_event
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.mechanisms import Budget, Noisy, gaussian_parts
 from iwbayes.curator.protocols import PublicFacts
-from iwbayes.statement import Event
+from iwbayes.release.statement import Event
 from iwbayes.tables import PrivateTable
+from iwbayes.utils.arrays import Array, IntArray
 
 #: Required ratio of a cell's mean count to its mean absolute noise, for single columns and for pairs.
 BIN_SIGNAL, CELL_SIGNAL = 4.0, 1.0

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from iwbayes.arrays import Array
 from iwbayes.curator.generators.tables.counts import Codes, NoisyCounts
 from iwbayes.curator.generators.tables.smoothing import LEAST_BINS, smoothed_counts
 from iwbayes.schema.columns import Column, Real, _Levels, _Numeric, _Whole
+from iwbayes.utils.arrays import Array
 
 #: A bound counts as a spike if its count exceeds the expected one by this many standard deviations of the noise.
 CLEARLY = 3.0

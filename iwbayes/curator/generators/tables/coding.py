@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from iwbayes.arrays import Array
 from iwbayes.curator.generators.tables.bins import ColumnBins, Groups, is_numeric
 from iwbayes.curator.generators.tables.counting import RowCodes
 from iwbayes.curator.generators.tables.counts import mean_noise, measure_counts, project_nonnegative
@@ -16,6 +15,7 @@ from iwbayes.curator.privacy.mechanisms import Budget
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.schema.columns import Column, _Whole
 from iwbayes.tables import PrivateTable
+from iwbayes.utils.arrays import Array
 
 #: Largest number of cells of a table. It limits memory; privacy limits most tables earlier.
 MAX_CELLS = 2_000_000

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from iwbayes.arrays import Array
 from iwbayes.curator.privacy.accounting import gaussian_multiplier, noise_event
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.mechanisms import Noisy, gaussian, laplace
 from iwbayes.curator.protocols import PublicFacts
-from iwbayes.statement import Event
+from iwbayes.release.statement import Event
+from iwbayes.utils.arrays import Array
 
 Codes = NDArray[np.int64]
 

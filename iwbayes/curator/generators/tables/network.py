@@ -10,13 +10,13 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from iwbayes._digest import digest
-from iwbayes.arrays import Array, row_blocks
 from iwbayes.curator.generators.ledger_fit import check_sample_size
 from iwbayes.curator.generators.tables.bins import ColumnBins, Groups, draw_codes
 from iwbayes.curator.generators.tables.counts import Codes
 from iwbayes.schema import Schema
 from iwbayes.tables import SyntheticTable
+from iwbayes.utils.arrays import Array, row_blocks
+from iwbayes.utils.digest import digest
 
 #: Number of rows that are counted at a time. Counting needs eight bytes of memory per row.
 COUNTED_ROWS = 2**20

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.linalg import cho_solve_banded, cholesky_banded
 from scipy.ndimage import median_filter
 
-from iwbayes.arrays import Array, BoolArray
+from iwbayes.utils.arrays import Array, BoolArray
 
 #: Columns with fewer bins are not smoothed: each bin is well measured, or is a single integer.
 LEAST_BINS = 12

@@ -1,0 +1,167 @@
+"""Calibration by rehearsals: how far estimates from replays are from the release's, and how often the formula covered.
+
+Notation: theta^ is the estimate of a release and theta*_b that of rehearsal b. Both are modes of the weighted
+likelihood with the same weak prior, whose effect a Newton step removes. D_b = theta*_b - theta^.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, Spread, calibrate_normal
+from iwbayes.analyst.calibration.score_marginals import LEVEL, QUANTILE
+from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
+from iwbayes.analyst.released_tilt import ReleasedTilt
+from iwbayes.release import Release
+from iwbayes.release.rehearsals import Rehearsals
+from iwbayes.utils.arrays import Array
+from iwbayes.utils.threads import one_blas_thread
+
+
+class Refit(NamedTuple):
+    """Estimate (p,) in one rehearsal, and its standard deviation by the formula."""
+
+    theta: Array
+    sd: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Rehearsed:
+    """Estimates of a model over rehearsals.
+
+    Parameters
+    ----------
+    deviations : ndarray, shape (rehearsal, p)
+        D_b; NaN if the refit failed.
+    formula_sd : ndarray, shape (rehearsal, p)
+        Standard deviation by the formula in that rehearsal.
+    misfit : float
+        As in `Rehearsals`: mean square error of the release's rows in an unmeasured direction of variance one. The
+        replays do not show this error. NaN if nothing was measured.
+    """
+
+    deviations: Array
+    formula_sd: Array
+    misfit: float
+
+    @property
+    def succeeded(self) -> NDArray[np.bool_]:
+        """Whether each refit succeeded, shape (rehearsal,)."""
+        return np.asarray(np.isfinite(self.deviations).any(axis=1))
+
+    @property
+    def failed_share(self) -> float:
+        """Share of refits that failed."""
+        return float(np.mean(~self.succeeded))
+
+    @property
+    def degrees_of_freedom(self) -> int:
+        """Number of refits that succeeded. The mean of D_b is not subtracted, so no degree of freedom is lost."""
+        return int(self.succeeded.sum())
+
+    @property
+    def coverage(self) -> Array:
+        """Share of rehearsals, (p,), in which the formula's interval covers the rehearsed value.
+
+        Failed refits count as misses.
+        """
+        inside = (np.abs(self.deviations) <= QUANTILE * self.formula_sd).mean(axis=0)
+        return np.where(np.isnan(self.deviations).all(axis=0), np.nan, inside)
+
+    def columns(self, sd: Array, measures: dict[str, Array]) -> dict[str, Array]:
+        """Return columns of a record: `sd` (p,) of estimates before the prior, and errors of the measures."""
+        covered = measures["rehearsed_coverage"]
+        se = np.sqrt(covered * (1 - covered) / len(self.deviations))
+        return {"sd_rehearsed": sd, "sd_formula": sd / measures["length_ratio"], "rehearsed_coverage_se": se}
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Facts of a record: number of rehearsals, share of failed refits, error that rehearsals cannot show."""
+        return {
+            "n_rehearsals": len(self.deviations),
+            "failed_refits": self.failed_share,
+            "unrehearsed_misfit": self.misfit,
+        }
+
+    @property
+    def spread(self) -> Spread:
+        """Variances (p,) of D_b about zero, and of the error that rehearsals cannot show.
+
+        The t quantile of few rehearsals is left to the draws. If refits failed, the variance is increased as if each
+        failed refit were a miss.
+        """
+        variance = np.mean(np.square(self.deviations[self.succeeded]), axis=0)
+        level = min(LEVEL / (1 - self.failed_share), 1 - 1e-3)
+        nu = self.degrees_of_freedom
+        wider = stdtrit(nu, (1 + level) / 2) / stdtrit(nu, (1 + LEVEL) / 2)
+        unrehearsed = 0.0 if np.isnan(self.misfit) else self.misfit
+        return Spread(variance * wider**2, unrehearsed, self.coverage)
+
+    @property
+    def normal_spread(self) -> Spread:
+        """The same for normal draws: the interval at `LEVEL` is then as long as that of the t distribution."""
+        tails = stdtrit(self.degrees_of_freedom, (1 + LEVEL) / 2) / QUANTILE
+        variance, unrehearsed, coverage = self.spread
+        return Spread(variance * tails**2, unrehearsed * tails**2, coverage)
+
+
+def rehearse_estimates(posterior: WeightedPosterior, mode: Mode, release: Release, rehearsals: Rehearsals) -> Rehearsed:
+    """Fit a model to each rehearsal; `mode` is the mode of its posterior under the release's weights.
+
+    Theory: docs/theory.md#rehearsals.
+
+    ValueError if the rehearsals do not belong to the release, or if fewer than two refits succeed.
+    """
+    rehearsals.check(release)
+    start = posterior.mode(mode.theta)
+    # estimate of the likelihood alone; the other parts of a calibrated normal are not needed
+    alone = replace(LikelihoodTerms.at(posterior, start), gradients_at=None, scores_at=None, curvatures=None)
+    own = calibrate_normal(alone, prior=posterior.prior, n_private=release.n_private)
+    found: list[Refit | None] = []
+    # while the model is fitted to one replay, the next one is read and its features are computed
+    with one_blas_thread(), ThreadPoolExecutor(1) as ahead:
+        following = ahead.submit(_read, rehearsals, 0)
+        for index in range(len(rehearsals)):
+            replay, tilt = following.result()
+            if index + 1 < len(rehearsals):
+                following = ahead.submit(_read, rehearsals, index + 1)
+            found.append(_refit(posterior, start.theta, replay, tilt))
+    done = [one for one in found if one is not None]
+    if len(done) < 2:
+        raise ValueError(
+            f"the model must be fitted to at least 2 rehearsals; it could be fitted to {len(done)} of {len(found)}. "
+            "Use a simpler model, or request a release with more private rows or a larger epsilon."
+        )
+    gap = np.full(len(start.theta), np.nan)
+    deviations = np.stack([gap if one is None else one.theta - own.likelihood_mean for one in found])
+    return Rehearsed(deviations, np.stack([gap if one is None else one.sd for one in found]), rehearsals.misfit)
+
+
+def _read(rehearsals: Rehearsals, index: int) -> tuple[Release, ReleasedTilt | None]:
+    replay = rehearsals[index]
+    return replay, ReleasedTilt.of(replay)
+
+
+def _refit(posterior: WeightedPosterior, start: Array, replay: Release, tilt: ReleasedTilt | None) -> Refit | None:
+    """Fit the model to a replay; None if that fails."""
+    values = replay.weights.values
+    try:
+        other = posterior.on_rows(replay.synthetic, values * (posterior.weights.sum() / values.sum()))
+        terms = replace(LikelihoodTerms.at(other, other.mode(start)), scores_at=None, curvatures=None)
+        normal = calibrate_normal(terms, prior=other.prior, n_private=replay.n_private, tilt=tilt)
+    except (RuntimeError, ValueError, np.linalg.LinAlgError):
+        return None
+    sd = np.sqrt(np.maximum(np.diag(normal.likelihood_covariance), 0.0))
+    return Refit(normal.likelihood_mean, sd)
+
+
+def rehearsed_tails(draws: Array, center: Array, found: Rehearsed, rng: np.random.Generator) -> Array:
+    """Give normal draws (sample, p) about a center the tails of a t distribution."""
+    nu = found.degrees_of_freedom
+    return center + (draws - center) * np.sqrt(nu / rng.chisquare(nu, len(draws)))[:, None]

@@ -1,0 +1,212 @@
+"""Commands for curators that read no private row: schema and plan."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from iwbayes.cli.app import Debug, Json, SchemaFile, app
+from iwbayes.cli.output import columns, errors, finite, say, working
+from iwbayes.utils.display import text_table, wrapped
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from iwbayes.curator.plan import Plan
+    from iwbayes.curator.protocols import WeightProvider
+    from iwbayes.release import Release
+    from iwbayes.schema import Schema
+
+TEMPLATE = """\
+# Declare each column of the table in one [[column]] block. Use public knowledge (a questionnaire, a code book), because
+# names, bounds and levels are published. Never take them from the private rows. Replace the examples below.
+
+[[column]]
+name = "age"
+type = "integer"  # whole numbers
+lower = 18  # smaller values are moved to this bound; here the questionnaire is for adults
+upper = 90  # larger values are moved to this bound; choose bounds that hold for almost everybody
+
+[[column]]
+name = "height"
+type = "real"  # any numbers
+lower = 120.0  # in the unit of the column, here cm
+upper = 220.0
+missing = true  # cells may be empty; possible for all types, omit it if every cell has a value
+
+[[column]]
+name = "income"
+type = "real"
+lower = 5000.0  # not 0: on a logarithmic scale, 0 is so far from all incomes that most of the range would be empty
+upper = 500000.0
+transform = "log1p"  # log(1 + value), for amounts with a long tail; omit it for other columns
+
+[[column]]
+name = "visit"
+type = "date"  # ISO text such as 2015-03-01 in the file; whole months since 2010-01 in the synthetic rows
+first = 2010-01-01  # start of the study, not the first date in the rows
+last = 2019-12-31
+unit = "month"  # or day, week, year
+
+[[column]]
+name = "region"
+type = "categorical"
+levels = ["north", "south", "east", "west"]  # all levels, as text; the first is the reference of regressions
+
+[[column]]
+name = "insured"
+type = "binary"
+levels = ["no", "yes"]  # as written in the file; models count the second level as success
+"""
+
+Epsilon = Annotated[float, typer.Option(help="Privacy budget epsilon.", show_default=False)]
+Delta = Annotated[float, typer.Option(help="Privacy budget delta.", show_default=False)]
+Adjacency = Annotated[str, typer.Option(help="Neighbouring tables: replace-one or zero-out.")]
+Share = Annotated[float, typer.Option(help="Share of epsilon for the generator.")]
+OnUndeclared = Annotated[
+    str, typer.Option(help="Treatment of cells that do not fit the schema: refuse, missing or other.")
+]
+ForModel = Annotated[
+    list[str] | None,
+    typer.Option(help='Regression that analysts will fit, such as "y ~ x + z"; may be repeated.', show_default=False),
+]
+Response = Annotated[
+    str | None, typer.Option(help="Column whose regression on all other columns analysts will fit.", show_default=False)
+]
+ModelFamily = Annotated[
+    str | None, typer.Option(help="Family of the named models whose response is a whole number.", show_default=False)
+]
+
+
+@app.command(epilog="Examples:\n\n\b\n  iwbayes schema > people.toml\n  iwbayes schema people.toml")
+def schema(
+    file: Annotated[Path | None, typer.Argument(help="Schema file to check (TOML).", show_default=False)] = None,
+    debug: Debug = False,
+) -> None:
+    """Check and show a schema, or print a template.
+
+    Without a file, it prints a template that you can edit.
+    """
+    with errors(debug):
+        if file is None:
+            say(TEMPLATE, nl=False)
+            return
+        from iwbayes.schema import Schema
+        from iwbayes.schema.schema import column_table
+
+        say(text_table(*column_table(Schema.from_toml(file)), width=columns()))
+
+
+@app.command(
+    epilog="Examples:\n\n\b\n"
+    "  iwbayes plan -s people.toml --n 4000 --epsilon 1 --delta 1e-6\n"
+    '  iwbayes plan -s people.toml --n 4000 --epsilon 1 --delta 1e-6 --for-model "income ~ age"\n'
+    '  iwbayes plan -s people.toml --n 4000 --epsilon 0.5 --epsilon 2 --delta 1e-6 --formula "income ~ age"'
+)
+def plan(
+    schema: SchemaFile,
+    n: Annotated[int, typer.Option("--n", help="Number of private rows.", show_default=False)],
+    epsilon: Annotated[
+        list[float], typer.Option(help="Privacy budget epsilon; may be repeated with --formula.", show_default=False)
+    ],
+    delta: Delta,
+    for_model: ForModel = None,
+    response: Response = None,
+    share: Share = 0.3,
+    adjacency: Adjacency = "replace-one",
+    on_undeclared: OnUndeclared = "refuse",
+    formula: Annotated[
+        str | None,
+        typer.Option(help='Simulate the interval lengths of this regression, such as "y ~ x + z".', show_default=False),
+    ] = None,
+    family: Annotated[
+        str | None,
+        typer.Option(help="Family of the formula and of the named models, as in iwbayes fit.", show_default=False),
+    ] = None,
+    like: Annotated[
+        Path | None,
+        typer.Option(
+            help="PUBLIC rows to simulate from (CSV or Parquet), or an earlier release. Never private rows.",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the simulations.", show_default=False)] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Predict the noise of a release and the lengths of intervals.
+
+    Uses the schema and the number of rows, and reads no private row.
+    """
+    with errors(debug):
+        from iwbayes.schema import Schema
+
+        declared = Schema.from_toml(schema).admitting(on_undeclared)
+        weights = named_weights(declared, for_model, response, family)
+        options: dict[str, Any] = {"delta": delta, "weights": weights, "share": share, "adjacency": adjacency}
+        if formula is None:
+            from iwbayes.curator.plan import plan as plan_release
+
+            if len(epsilon) > 1 or like is not None:
+                raise ValueError("several epsilons and --like need --formula. Pass it, or a single epsilon.")
+            alone = plan_release(declared, n, epsilon=epsilon[0], **options)
+            say(json.dumps(_plan_facts(alone), indent=1) if as_json else wrapped(str(alone), width=columns()))
+            return
+        with working("simulating releases"):
+            from iwbayes.coverage.interval_plan import plan_intervals
+
+            options["like"] = None if like is None else _public_rows(like, declared, on_undeclared)
+            options |= {"random_seed": seed, "progressbar": False, "family": family}
+            found = plan_intervals(declared, n, epsilon=epsilon, formula=formula, **options)
+        if as_json:
+            answers = [
+                {
+                    **_plan_facts(planned),
+                    "calibrated": float(found.calibrated[planned.epsilon]),
+                    "lengths": {str(name): finite(x) for name, x in found.lengths.loc[planned.epsilon].items()},
+                }
+                for planned in found.plans
+            ]
+            say(json.dumps({"formula": formula, "n": n, "rows": found.rows_from, "plans": answers}, indent=1))
+        else:
+            say(found.summary(width=columns()))
+
+
+def named_weights(
+    schema: Schema, for_model: list[str] | None, response: str | None, family: str | None, mechanism: str = "gaussian"
+) -> WeightProvider:
+    """Return the weight provider for the named models."""
+    from iwbayes.curator.named_models import weights_for
+    from iwbayes.curator.weight_providers.tilt import TiltWeights
+    from iwbayes.evidence.formulas import main_effects
+
+    formulas = [*(for_model or ()), *([] if response is None else [main_effects(response, schema)])]
+    tilt = TiltWeights(mechanism=mechanism)
+    if mechanism != "gaussian" or not formulas:
+        return weights_for(tilt, formulas)
+    from iwbayes.evidence.formulas import response_column
+    from iwbayes.models.regression_scores import RegressionModel
+    from iwbayes.schema import Integer
+
+    asks = [isinstance(response_column(formula, schema), Integer) for formula in formulas]
+    families: Any = [family if ask else None for ask in asks]
+    return weights_for(None, [RegressionModel(*named) for named in zip(formulas, families, strict=True)])
+
+
+def _plan_facts(expected: Plan) -> dict[str, Any]:
+    """Return the facts of a plan, as plain JSON values."""
+    names = ("epsilon", "epsilon_generator", "epsilon_weights", "terms", "n_features", "noise_sd", "noise_ratio")
+    facts = {name: getattr(expected, name) for name in names}
+    facts["stage_noise_sd"] = list(expected.stage_noise_sd)
+    return facts | {"events": [event.to_dict() for event in expected.events]}
+
+
+def _public_rows(path: Path, schema: Schema, on_undeclared: str) -> pd.DataFrame | Release:
+    """Read a public table or an earlier release."""
+    from iwbayes.release import load
+    from iwbayes.tables.read_table import read_table
+
+    return load(path) if path.suffix == ".iwb" else read_table(path, schema, on_undeclared=on_undeclared)

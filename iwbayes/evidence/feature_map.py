@@ -1,0 +1,236 @@
+"""FeatureMap: bounded features of a row, the same map for private and synthetic rows, with its sensitivities.
+
+The tilt measures the private mean of these features, so the privacy of the default weights depends on their bound.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from iwbayes.evidence.bounded import BoundedFeatures
+from iwbayes.evidence.terms import Terms, check_terms, raw_chunks, raw_ranges, raw_terms
+from iwbayes.schema import Schema
+from iwbayes.tables import SyntheticTable
+from iwbayes.utils.arrays import Array, row_product
+from iwbayes.utils.threads import one_blas_thread
+
+#: Directions with less than this share of the largest variance over the synthetic rows are dropped; raw terms are in
+#: units of their standard deviations.
+EIGENVALUE_CUT = 1e-4
+#: Raw terms whose variance is less than this share of their mean square count as constant.
+LEAST_VARIANCE = 1e-10
+
+
+@dataclass(frozen=True)
+class FeatureMap(BoundedFeatures):
+    """Whitened and clipped polynomial features phi(x) of a row.
+
+    The features are phi(x) = z min(1, bound/|z|) with z = (q(x) - center) @ whitener. The raw terms q are the centred
+    encoded columns ("linear"); in addition the squares of numeric columns ("squares"); in addition all products of
+    features of different columns ("quadratic"); or an explicit set of products. The norm is Euclidean (``order=2``) or
+    the largest coordinate (``order=inf``).
+
+    Parameters
+    ----------
+    schema : Schema
+        Schema of the rows.
+    terms : {"linear", "squares", "quadratic"} or tuple of tuple of int
+        Raw terms. An explicit term is the tuple of the indices, among the schema's features, that it multiplies.
+        Indices are ascending, and terms are sorted by degree and then lexicographically.
+    center : ndarray, shape (raw,)
+        Centre of the raw terms.
+    whitener : ndarray, shape (raw, k)
+        Map from centred raw terms to uncorrelated coordinates of variance one.
+    bound : float
+        Largest norm of z after clipping.
+    order : {2, inf}, default 2
+        Order of the norm.
+    flag : bool, default True
+        Whether there is an additional last coordinate, bound/2 for clipped rows and 0 for others. Its mean releases the
+        share of clipped rows.
+
+    Raises
+    ------
+    ValueError
+        If the terms do not belong to the schema, shapes do not match, or a value is not finite.
+
+    Notes
+    -----
+    The clipping alone bounds the influence of a row: no sensitivity depends on the terms.
+
+    Examples
+    --------
+    >>> from iwbayes.schema import Real
+    >>> schema = Schema(Real("x", 0, 1), Real("z", 0, 1))
+    >>> rng = np.random.default_rng(1)
+    >>> rows = SyntheticTable(pd.DataFrame({"x": rng.random(100), "z": rng.random(100)}), schema)
+    >>> features = FeatureMap.whitened(rows, "linear")
+    >>> features.dim, features.transform(rows.frame).shape  # two coordinates and the flag
+    (3, (100, 3))
+    """
+
+    schema: Schema
+    terms: Terms
+    center: Array
+    whitener: Array
+    bound: float
+    order: float = 2
+    flag: bool = True
+
+    def __post_init__(self) -> None:
+        check_terms(self.schema, self.terms)
+        self._check_bound()
+        n_raw = len(raw_terms(self.schema, self.terms))
+        if self.center.shape != (n_raw,) or self.whitener.ndim != 2 or len(self.whitener) != n_raw:
+            raise ValueError(
+                f"center and whitener must have {n_raw} rows; got {self.center.shape}, {self.whitener.shape}."
+            )
+        for name in ("center", "whitener"):
+            # one memory layout, so that sums are reproducible bit for bit
+            array = np.array(getattr(self, name), dtype=np.float64, order="C")
+            if not np.isfinite(array).all():
+                raise ValueError(f"{name} must be finite.")
+            array.setflags(write=False)
+            object.__setattr__(self, name, array)
+
+    @property
+    def n_coordinates(self) -> int:
+        """Number of coordinates of z."""
+        return self.whitener.shape[1]
+
+    @cached_property
+    def reach(self) -> float:
+        """Public upper bound of the norm of z over all rows that the schema allows.
+
+        Each coordinate of z is largest if every raw term is at an end of its range. The bound is the norm of these
+        largest coordinates. It is exact for ``order=inf`` without categories, and for linear terms of uncorrelated
+        columns.
+        """
+        low, high = raw_ranges(self.schema, self.terms)
+        ends = np.stack([low - self.center, high - self.center])[:, :, None] * self.whitener
+        largest = np.maximum(ends.max(axis=0).sum(axis=0), -ends.min(axis=0).sum(axis=0))
+        return float(np.linalg.norm(largest, ord=self.order)) * (1 + 1e-9)
+
+    @property
+    def never_clips(self) -> bool:
+        """Whether the norms of all rows that the schema allows are within the bound."""
+        return self.bound >= self.reach
+
+    def transform(self, frame: pd.DataFrame) -> Array:
+        """Return the features, shape (row, k), of a table in canonical form under ``schema``."""
+        phi = np.empty((len(frame), self.dim))
+        with one_blas_thread():
+            for rows, raw in raw_chunks(self.schema, self.terms, frame):
+                phi[rows] = self.clip(row_product(raw - self.center, self.whitener))
+        return phi
+
+    def norms(self, frame: pd.DataFrame) -> Array:
+        """Return the norm of z before clipping, shape (row,)."""
+        with one_blas_thread():
+            chunks = raw_chunks(self.schema, self.terms, frame)
+            scores = (row_product(raw - self.center, self.whitener) for _, raw in chunks)
+            return np.concatenate([np.linalg.norm(z, ord=self.order, axis=1) for z in scores])
+
+    def with_bound(self, bound: float) -> FeatureMap:
+        """Return the same map with a different clip bound."""
+        return replace(self, bound=float(bound))
+
+    @classmethod
+    def whitened(
+        cls,
+        synthetic: SyntheticTable,
+        terms: Terms,
+        *,
+        order: float = 2,
+        shares: Array | None = None,
+        most: int | None = None,
+    ) -> FeatureMap:
+        """Make a map that whitens the raw terms by the mean and covariance of synthetic rows (public).
+
+        The bound is the 95 % quantile of the synthetic norms; change it with `with_bound`. Mean, covariance and
+        quantile are weighted by ``shares`` (row,), which are public, sum to one and are equal by default. With
+        ``most``, only the leading principal directions up to this number are kept, in order. A ValueError is raised if
+        every raw term is constant over the synthetic rows.
+        """
+        schema = synthetic.schema
+        shares = np.full(len(synthetic), 1 / len(synthetic)) if shares is None else shares
+        center, gram = raw_moments(schema, terms, synthetic.frame, shares)
+        with one_blas_thread():
+            whitener = whitener_of(gram - np.outer(center, center), np.diag(gram), most=most)
+        unbounded = cls(schema, terms, center, whitener, 1.0, order)
+        norms = unbounded.norms(synthetic.frame)
+        if np.ptp(shares) == 0:
+            return unbounded.with_bound(float(np.quantile(norms, 0.95)))
+        return unbounded.with_bound(float(np.quantile(norms, 0.95, weights=shares, method="inverted_cdf")))
+
+    @staticmethod
+    def varies(synthetic: SyntheticTable, terms: Terms, shares: Array | None = None) -> bool:
+        """Return whether any raw term varies over the synthetic rows, as `whitened` requires."""
+        shares = np.full(len(synthetic), 1 / len(synthetic)) if shares is None else shares
+        n_raw = len(raw_terms(synthetic.schema, terms))
+        center, square = np.zeros(n_raw), np.zeros(n_raw)
+        with one_blas_thread():
+            for rows, raw in raw_chunks(synthetic.schema, terms, synthetic.frame):
+                center += shares[rows] @ raw
+                square += shares[rows] @ raw**2
+        return bool((square - center**2 > LEAST_VARIANCE * square).any())
+
+    def to_arrays(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return plain settings and arrays for a release file, which stores the schema separately."""
+        terms = self.terms if isinstance(self.terms, str) else [list(term) for term in self.terms]
+        order = "inf" if self.order == math.inf else 2
+        settings = {"terms": terms, "bound": self.bound, "order": order, "flag": self.flag}
+        return settings, {"center": self.center, "whitener": self.whitener}
+
+    @classmethod
+    def from_arrays(cls, schema: Schema, settings: dict[str, Any], arrays: dict[str, Array]) -> FeatureMap:
+        """Make a map from the settings and arrays of `to_arrays`."""
+        terms, order = settings["terms"], math.inf if settings["order"] == "inf" else 2
+        terms = tuple(map(tuple, terms)) if isinstance(terms, list) else terms
+        bound, flag = float(settings["bound"]), bool(settings["flag"])
+        return cls(schema, terms, arrays["center"], arrays["whitener"], bound, order, flag)
+
+
+def raw_moments(schema: Schema, terms: Terms, frame: pd.DataFrame, shares: Array) -> tuple[Array, Array]:
+    """Return the weighted mean (raw,) and second moments (raw, raw) of the raw terms over rows in canonical form."""
+    check_terms(schema, terms)
+    n_raw = len(raw_terms(schema, terms))
+    center, gram = np.zeros(n_raw), np.zeros((n_raw, n_raw))
+    with one_blas_thread():
+        for rows, raw in raw_chunks(schema, terms, frame):
+            weighted = raw * shares[rows, None]
+            center += weighted.sum(axis=0)
+            gram += weighted.T @ raw
+    return center, gram
+
+
+def whitener_of(covariance: Array, squares: Array, *, cut: float = EIGENVALUE_CUT, most: int | None = None) -> Array:
+    """Return the map (raw, k) from centred terms to uncorrelated coordinates of variance one.
+
+    ``squares`` (raw,) are the mean squares of the terms. Directions with less than ``cut`` of the largest variance are
+    dropped. With ``most``, only the leading directions up to this number are kept, in the order of their variances. A
+    ValueError is raised if no term varies.
+    """
+    # use units of standard deviations, because products of columns with wide bounds are small but not unimportant
+    variance = np.diag(covariance)
+    varies = variance > LEAST_VARIANCE * squares
+    if not varies.any():
+        raise ValueError(
+            "the synthetic rows are all alike, so weights cannot improve them. Sample more rows; if they already have "
+            "weights (a tilt's base), use weights with less noise."
+        )
+    units = np.where(varies, 1 / np.sqrt(np.where(varies, variance, 1.0)), 0.0)
+    values, vectors = np.linalg.eigh(covariance * np.outer(units, units))
+    keep = values > cut * values[-1]
+    whitener = vectors[:, keep] / np.sqrt(values[keep])
+    if most is not None:
+        return np.asarray(units[:, None] * whitener[:, ::-1][:, :most])
+    if keep.all():
+        whitener = whitener @ vectors.T  # symmetric whitening keeps each coordinate close to one column
+    return np.asarray(units[:, None] * whitener)

@@ -1,0 +1,232 @@
+"""Measurement: a released noisy statistic with the distribution of its noise, and what its noise ratio means."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from iwbayes.evidence.distributions import NoiseDistribution
+from iwbayes.utils.arrays import Array, symmetric
+from iwbayes.utils.display import one_line
+
+if TYPE_CHECKING:
+    from iwbayes.evidence import FeatureMap
+    from iwbayes.evidence.scores import RowFeatures
+
+#: Largest noise ratio (noise over the synthetic standard deviation) at which richer features are chosen. Unmeasured
+#: moments come from the generator, with an unknown error, and intervals that depend on them cover far too rarely. The
+#: noise of measured moments is known, and intervals account for it. So a large set of features is worth some noise.
+NOISE_TARGET = 0.5
+#: Number of features that a regression with one predictor needs: the smallest number if regressions are named.
+FEATURES_OF_ONE_PREDICTOR = 4
+
+
+def noise_in_words(noise_ratio: float) -> str:
+    """Return the noise ratio of a tilt, and how it compares with the target, as text."""
+    verdict = "within" if noise_ratio <= NOISE_TARGET else "ABOVE"
+    return f"{noise_ratio:.3g}, {verdict} the target of {NOISE_TARGET}"
+
+
+#: Names of feature sets that belong to named models begin with one of these.
+TERMS_OF_MODELS = ("model", "scores")
+
+
+def noise_advice(noise_ratio: float, n_features: int, terms: str) -> str:
+    """Return advice if few regressions will be calibrated, and "" otherwise.
+
+    ``terms`` names the features, as in a plan.
+    """
+    # the noise ratio is about proportional to the number of features
+    least = noise_ratio * min(1.0, FEATURES_OF_ONE_PREDICTOR / n_features)
+    named = terms.startswith(TERMS_OF_MODELS)
+    if noise_ratio > NOISE_TARGET and (named or least > NOISE_TARGET):
+        of = "the features of the named regressions" if named else "a regression with one predictor"
+        return (
+            f"This is too much noise even for {of}, so few regressions will be calibrated. Use more rows or a larger "
+            f"epsilon."
+        )
+    if noise_ratio > NOISE_TARGET or terms in ("linear", "squares"):
+        fault = (
+            "The noise of so many features is too large"
+            if terms == "quadratic"
+            else "Products of columns are not measured"
+        )
+        return f"{fault}, so few regressions will be calibrated. Name your regressions in for_models."
+    return ""
+
+
+#: Directions of features with less than this share of the largest variance carry no information about an error.
+_LEAST_SPREAD = 1e-2
+#: Name of the measurement of a tilt: the noisy mean of its features over the private rows.
+MEAN_OF_FEATURES = "mean of features"
+#: Name of the measurement of the columns that models read, in the early ones of several stages.
+MEAN_OF_COLUMNS = "mean of columns and products"
+#: Name of the held-back test of a tilt: the noisy mean of features that the tilt does not use.
+TEST_OF_FIT = "test of fit"
+
+
+#: Mean square error assumed for the rows in an unmeasured direction of variance one, if no held-back test exists: the
+#: effect of a relation that the generator missed. Over releases of ten real populations (N 500 to 2,000, epsilon 0.3 to
+#: 1) the median was 0.02, and the range 0.004 to 0.1.
+ASSUMED_MISFIT = 0.02
+#: Mean square error that clipped scores leave in directions of variance one, in units of the noise standard deviation
+#: divided by the square root of the number of scores. Chosen in trials on real populations; `benchmarks/populations.py`
+#: shows the results on others.
+CLIPPED_MISFIT = 1.5
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A released noisy statistic with the distribution of its noise, which noise-aware inference needs.
+
+    Parameters
+    ----------
+    name : str
+        `MEAN_OF_FEATURES` for a tilt; "logistic coefficients" for a logistic log ratio.
+    value : ndarray, shape (k,)
+        The noisy statistic. For a tilt, it is the mean of the features over the private rows. For a tilt in stages, it
+        is the mean of the last stage, combined with the information of the earlier stages.
+    noise : NoiseDistribution
+        Distribution of the noise in ``value``.
+    sensitivity : float
+        Largest change of the exact statistic between adjacent tables, in the norm of the mechanism.
+    features : FeatureMap, RowFeatures or None
+        For a tilt, the map whose mean was measured. For a tilt in stages, the values of the features at the synthetic
+        rows. None for other methods.
+    n_private : int
+        Number of private rows N (public).
+    held_back : Measurement or None, default None
+        For a tilt, the noisy mean of other features that the weights do not use: the held-back test of the fit.
+    coefficients : ndarray, shape (q,), or None, default None
+        For a tilt, the coefficients b of the weights ``w0_i exp(b.phi_i)``, one for each of `tilt_columns`, computed
+        from ``value`` and the synthetic rows. None for other methods.
+    misfit : float, default NaN
+        For a tilt in stages, mean square error of the rows before the first stage, in directions of variance one of its
+        features, minus the part explained by noise and sampling. It can be negative. NaN for other methods.
+    columns : Measurement or None, default None
+        For a tilt in stages, the noisy mean of the columns that its models read and of their products, from the early
+        stages. None for other methods.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not match the dimension of the noise, ``held_back`` or ``columns`` has no features or a
+        different number of private rows, or the coefficients are not finite.
+
+    Examples
+    --------
+    >>> import iwbayes as iw
+    >>> people = iw.datasets.simulate_table("bernoulli", 500, random_seed=1)
+    >>> private = iw.PrivateTable(people.frame, people.schema)
+    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, for_models=["y ~ x"], progressbar=False)
+    >>> measurement = release.weights.measurement
+    >>> assert measurement is not None
+    >>> measurement.name, measurement.noise.name, measurement.n_private
+    ('mean of features', 'gaussian', 500)
+    """
+
+    name: str
+    value: Array
+    noise: NoiseDistribution
+    sensitivity: float
+    features: FeatureMap | RowFeatures | None
+    n_private: int
+    held_back: Measurement | None = None
+    coefficients: Array | None = None
+    misfit: float = float("nan")
+    columns: Measurement | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", one_line(self.name))
+        for name in ("value", "coefficients"):
+            if getattr(self, name) is not None:
+                array = np.array(getattr(self, name), dtype=np.float64)
+                array.setflags(write=False)
+                object.__setattr__(self, name, array)
+        if self.value.shape != (self.noise.dim,):
+            raise ValueError(f"value must have shape ({self.noise.dim},); got {self.value.shape}.")
+        if self.features is not None and self.features.dim != self.noise.dim:
+            raise ValueError(f"features have dimension {self.features.dim}; the noise has {self.noise.dim}.")
+        for part in self.parts[1:]:
+            if self.features is None or part.features is None or len(part.parts) > 1:
+                raise ValueError(
+                    "held_back and columns must be measurements with features and without other measurements, and this "
+                    "measurement must have features."
+                )
+            if part.n_private != self.n_private:
+                raise ValueError(
+                    f"held_back and columns must be measured on {self.n_private} private rows; got {part.n_private}."
+                )
+        b, n_used = self.coefficients, self.tilt_columns.stop
+        if b is not None and (b.shape != (n_used,) or not np.isfinite(b).all()):
+            raise ValueError(
+                f"coefficients must be {n_used} finite numbers, one for each feature that the tilt uses; got shape "
+                f"{b.shape}."
+            )
+
+    @property
+    def parts(self) -> list[Measurement]:
+        """Measurements inside this one, and itself first."""
+        return [part for part in (self, self.held_back, self.columns) if part is not None]
+
+    @property
+    def tilt_columns(self) -> slice:
+        """Coordinates of the features that the tilt uses: all except the clip indicator."""
+        return slice(0, self.noise.dim - (self.features is not None and self.features.flag))
+
+    @property
+    def noise_ratio(self) -> float:
+        """Noise ratio: total noise of the tilt's features, in units of their synthetic standard deviation."""
+        return math.sqrt(self.noise.variance * self.tilt_columns.stop)
+
+    @property
+    def least_misfit(self) -> float:
+        """Smallest mean square error to assume for the rows in an unmeasured direction of variance one.
+
+        It is zero if there is a held-back test. For a tilt in stages it is the error that clipping leaves in the
+        scores.
+        """
+        if self.held_back is not None:
+            return 0.0
+        if not np.isfinite(self.misfit):
+            return ASSUMED_MISFIT
+        return CLIPPED_MISFIT * math.sqrt(self.noise.variance / self.tilt_columns.stop)
+
+    @property
+    def clipped_private(self) -> float:
+        """Noisy share of private rows that the feature map clipped, as released, within [0, 1]; NaN if unknown."""
+        if self.features is not None and self.features.never_clips:
+            return 0.0
+        if self.features is None or not self.features.flag:
+            return float("nan")
+        return float(np.clip(self.value[-1] / self.features.flag_height, 0.0, 1.0))
+
+
+def excess_over_chance(missed: Array, spread: Array, by_chance: Array) -> float:
+    """Return the mean over directions of ``missed' spread^-1 missed``, minus its expectation by chance.
+
+    ``missed`` (k,) are differences of means. ``spread`` (k, k) is the covariance of the features. ``by_chance`` (k, k)
+    is the covariance of these differences due to noise and sampling alone. Directions with less than a hundredth of the
+    largest variance are left out.
+    """
+    values, vectors = np.linalg.eigh(symmetric(spread))
+    kept = values > _LEAST_SPREAD * values[-1]
+    unit = vectors[:, kept] / np.sqrt(values[kept])
+    excess = np.sum((missed @ unit) ** 2) - np.trace(unit.T @ by_chance @ unit)
+    return float(excess) / int(kept.sum())
+
+
+def misfit_before_tilt(features: Array, shares: Array, value: Array, noise: Array, n_private: float) -> float:
+    """Return the mean square error of rows before their tilt, in directions of variance one of its features (row, k).
+
+    It compares the released means ``value`` (k,), whose noise has covariance ``noise`` (k, k), with the means of the
+    rows under their shares (row,), which sum to one. The difference expected from noise and sampling is subtracted, so
+    the result can be negative.
+    """
+    center = shares @ features
+    spread = symmetric((features * shares[:, None]).T @ features - np.outer(center, center))
+    by_chance = spread * (1 / n_private + shares @ shares) + noise
+    return excess_over_chance(value - center, spread, by_chance)

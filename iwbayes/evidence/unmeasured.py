@@ -1,0 +1,127 @@
+"""Unmeasured features of a feature map: products beyond its terms, as residuals on the measured terms."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import combinations_with_replacement
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from iwbayes.evidence.feature_map import FeatureMap, raw_moments
+from iwbayes.evidence.scores import RowFeatures
+from iwbayes.evidence.terms import Term, Terms, feature_owners, ordered_terms, raw_chunks, raw_terms
+from iwbayes.schema import Schema
+from iwbayes.schema.columns import _Numeric
+from iwbayes.utils.arrays import Array
+from iwbayes.utils.threads import one_blas_thread
+
+#: Largest number of products, which are chosen at random, and largest number of factors per product.
+_MOST_TERMS, _DEGREE = 120, 3
+#: A product is dropped if the measured terms leave less than this share of its variance; if too few directions remain,
+#: the next smaller share is used. Products of a column whose values are far from the middle of its bounds are almost
+#: linear in the measured terms.
+LEFT = (1e-2, 1e-4, 1e-6, 1e-8)
+#: Directions with less than this share of the largest variance are dropped, and terms with less than this variance, in
+#: which rows of almost no weight would have huge values.
+_CUT, _NO_VARIANCE = 1e-2, 1e-12
+
+
+@lru_cache(maxsize=16)
+def next_terms(schema: Schema, terms: Terms) -> tuple[Term, ...]:
+    """Return products of up to three of the features in a map's terms that are not terms themselves, at most 120."""
+    own = set(raw_terms(schema, terms))
+    owners = feature_owners(schema)
+    indices = sorted({index for term in own for index in term})
+    numeric = {owners.index(index) for index, column in enumerate(schema) if isinstance(column, _Numeric)}
+
+    def new(term: Term) -> bool:
+        powers = Counter(term)
+        columns = {owners[index] for index in powers}
+        return len(columns) == len(powers) and all(power == 1 or index in numeric for index, power in powers.items())
+
+    rng = np.random.default_rng(0)
+    if len(indices) > _MOST_TERMS:
+        indices = sorted(rng.choice(indices, _MOST_TERMS, replace=False).tolist())
+    found = [
+        term
+        for degree in range(2, _DEGREE + 1)
+        for term in combinations_with_replacement(indices, degree)
+        if new(term) and term not in own
+    ]
+    if len(found) > _MOST_TERMS:
+        found = [found[index] for index in rng.choice(len(found), _MOST_TERMS, replace=False)]
+    return ordered_terms(set(found))
+
+
+def residual_whitener(covariance: Array, own: NDArray[np.bool_], share_left: float) -> Array:
+    """Return the map (raw, k) from raw terms to whitened residuals of the other terms on the measured (`own`) terms."""
+    variance = np.diag(covariance)[own]
+    scale = np.where(variance > _NO_VARIANCE, 1 / np.sqrt(np.maximum(variance, _NO_VARIANCE)), 0.0)
+    values, vectors = np.linalg.eigh(covariance[np.ix_(own, own)] * np.outer(scale, scale))
+    kept = values > 1e-10 * max(values[-1], 1e-300)
+    inverse = (vectors[:, kept] / values[kept]) @ vectors[:, kept].T * np.outer(scale, scale)
+    slope = inverse @ covariance[np.ix_(own, ~own)]
+    residual = covariance[np.ix_(~own, ~own)] - covariance[np.ix_(~own, own)] @ slope
+    before, after = np.diag(covariance)[~own], np.diag(residual)
+    left = after > np.maximum(share_left * before, _NO_VARIANCE)
+    if not left.any():
+        return np.zeros((len(covariance), 0))
+    units = 1 / np.sqrt(after[left])
+    values, vectors = np.linalg.eigh(residual[np.ix_(left, left)] * np.outer(units, units))
+    kept = values > _CUT * values[-1]
+    turned = units[:, None] * (vectors[:, kept] / np.sqrt(values[kept]))
+    whitener = np.zeros((len(covariance), int(kept.sum())))
+    whitener[np.flatnonzero(~own)[left]] = turned
+    whitener[own] = -slope[:, left] @ turned
+    return whitener
+
+
+def unmeasured_features(frame: pd.DataFrame, features: FeatureMap | RowFeatures, shares: Array) -> Array:
+    """Return features (row, k), of variance one under shares (row,), that a map does not measure.
+
+    They are residuals of products on the terms of the map, uncorrelated with these terms and with each other. There are
+    none if the map measures all products. For `RowFeatures`, the candidates are the columns and their products. The
+    rows must be in canonical form.
+    """
+    if isinstance(features, RowFeatures):
+        return _residuals_on_values(frame, features, shares)
+    own, more = raw_terms(features.schema, features.terms), next_terms(features.schema, features.terms)
+    if not more:
+        return np.empty((len(frame), 0))
+    terms = ordered_terms({*own, *more})
+    center, gram = raw_moments(features.schema, terms, frame, shares)
+    measured = set(own)
+    with one_blas_thread():
+        mine = np.array([term in measured for term in terms])
+        whitener = residual_whitener(gram - np.outer(center, center), mine, LEFT[0])
+        found = np.empty((len(frame), whitener.shape[1]))
+        for rows, raw in raw_chunks(features.schema, terms, frame):
+            found[rows] = (raw - center) @ whitener
+    return found
+
+
+def _residuals_on_values(frame: pd.DataFrame, features: RowFeatures, shares: Array) -> Array:
+    """Return residuals of columns and products on features with known values only; see `unmeasured_features`."""
+    schema, own = features.schema, features.transform(frame)[:, : features.n_coordinates]
+    terms = ordered_terms({*raw_terms(schema, "linear"), *next_terms(schema, "linear")})
+    mine = np.arange(own.shape[1] + len(terms)) < own.shape[1]
+    center, gram = np.zeros(len(mine)), np.zeros((len(mine), len(mine)))
+
+    def blocks() -> Iterator[tuple[slice, Array]]:
+        for rows, raw in raw_chunks(schema, terms, frame):
+            yield rows, np.concatenate([own[rows], raw], axis=1)
+
+    with one_blas_thread():
+        for rows, raw in blocks():
+            weighted = raw * shares[rows, None]
+            center += weighted.sum(axis=0)
+            gram += weighted.T @ raw
+        whitener = residual_whitener(gram - np.outer(center, center), mine, LEFT[0])
+        found = np.empty((len(frame), whitener.shape[1]))
+        for rows, raw in blocks():
+            found[rows] = (raw - center) @ whitener
+    return found
