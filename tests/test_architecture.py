@@ -3,6 +3,7 @@
 import ast
 import graphlib
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -211,32 +212,23 @@ def test_no_sideways_imports(folder: str):
                 assert other in allowed, f"{path} imports sideways: {name}"
 
 
-def test_importing_the_package_loads_no_side():
-    code = (
-        "import sys, iwbayes; "
-        "heavy = [m for m in ('pymc', 'arviz', 'torch', 'pandas', 'iwbayes.curator', 'iwbayes.analyst') "
-        "if m in sys.modules]; print(heavy)"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "[]"
+def loaded_in_turn(steps, cwd=None):
+    """Run statements one after the other in a new process; after each, which of its modules are loaded."""
+    code = ["import json, os, sys", "out, sys.stdout = sys.stdout, sys.stderr"]
+    for statement, heavy in steps:
+        code += [statement, f"print(json.dumps(sorted({set(heavy)} & set(sys.modules))), file=out, flush=True)"]
+    done = subprocess.run([sys.executable, "-c", "\n".join(code)], capture_output=True, text=True, check=True, cwd=cwd)
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_importing_the_published_methods_loads_no_torch():
-    code = (
-        "import sys, iwbayes; iwbayes.paper.GAN; "
-        "print([m for m in ('torch', 'pymc', 'arviz', 'iwbayes.analyst') if m in sys.modules])"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "[]"
-
-
-def test_publishing_is_imported_without_what_only_its_run_needs():
-    code = (
-        "import sys, iwbayes; iwbayes.publish, iwbayes.plan, iwbayes.PrivateTable; "
-        "print([m for m in ('pymc', 'arviz', 'torch', 'sklearn', 'scipy.stats', 'dp_accounting') if m in sys.modules])"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "[]"
+def test_importing_loads_no_side_and_publishing_not_what_only_its_run_needs():
+    steps = [
+        ("import iwbayes", ("pymc", "arviz", "torch", "pandas", "iwbayes.curator", "iwbayes.analyst")),
+        ("iwbayes.publish, iwbayes.plan, iwbayes.PrivateTable",
+         ("pymc", "arviz", "torch", "sklearn", "scipy.stats", "dp_accounting")),
+        ("iwbayes.paper.GAN", ("torch", "pymc", "arviz", "iwbayes.analyst")),
+    ]  # fmt: skip
+    assert loaded_in_turn(steps) == [[], [], []]
 
 
 @pytest.fixture(scope="module")
@@ -277,28 +269,21 @@ def test_every_command_is_asked_for_its_imports():
     } - {"demo"}
 
 
-@pytest.mark.parametrize(("side", "line"), COMMANDS, ids=[line for _, line in COMMANDS])
-def test_commands_import_their_own_side_only(files, side, line):
-    code = (
-        f"import atexit, sys; sys.argv = ['iwbayes', *{line.split()}]; from iwbayes.cli import main\n"
-        f"atexit.register(lambda: print(sorted({FORBIDDEN[side]} & set(sys.modules)), file=sys.stderr)); main()"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=files)
-    assert done.stderr.splitlines()[-1] == "[]"
+def command(line: str) -> str:
+    """Statements that run a line of the command line, which ends by raising SystemExit."""
+    return f"sys.argv = ['iwbayes', *{line.split()}]\ntry: main()\nexcept SystemExit as ended: assert not ended.code"
 
 
-def test_the_default_plan_does_without_the_library_of_privacy_losses(files):
-    code = f"import sys; sys.argv = ['iwbayes', *{'plan -s s.toml --n 300 --epsilon 1 --delta 1e-6'.split()}]\n"
-    code += "from iwbayes.cli import main; import atexit\n"
-    code += "atexit.register(lambda: print({'dp_accounting', 'scipy.stats'} & set(sys.modules))); main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=files)
-    assert done.stdout.splitlines()[-1] == "set()"
-
-
-def test_a_fit_is_imported_without_what_only_its_summary_needs():
-    code = "import sys, iwbayes; iwbayes.fit, iwbayes.load; print({'matplotlib', 'scipy.optimize'} & set(sys.modules))"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "set()"
+@pytest.mark.parametrize("side", FORBIDDEN)
+def test_commands_import_their_own_side_only(files, side):
+    """One process runs all of a side; its first step needs least."""
+    first = {
+        "curator": (command(f"plan -s s.toml --n 300 {BUDGET}"), {"dp_accounting", "scipy.stats"}),
+        "analyst": ("import iwbayes; iwbayes.fit, iwbayes.load", {"matplotlib", "scipy.optimize"}),
+    }
+    lines = [(command(line), FORBIDDEN[side]) for of, line in COMMANDS if of == side]
+    found = loaded_in_turn([("from iwbayes.cli import main", ()), first[side], *lines], files)
+    assert found == [[]] * (len(lines) + 2)
 
 
 def test_every_public_name_resolves():

@@ -34,7 +34,11 @@ def shared():
     return {"iw": iwbayes, "release": release}
 
 
-@pytest.mark.parametrize("name", ["iwbayes", *MODULES])
+def case(name):
+    return pytest.param(name, marks=pytest.mark.pages(*(["3.11"] if name in IN_TORCH else ["3.12", "3.13"])))
+
+
+@pytest.mark.parametrize("name", [*map(case, ["iwbayes", *MODULES])])
 def test_docstring_examples(name, shared):
     module = importlib.import_module(name)
     result = doctest.testmod(module, optionflags=FLAGS, extraglobs=shared)

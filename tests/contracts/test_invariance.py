@@ -72,9 +72,13 @@ def assert_alike(own: np.ndarray, other: np.ndarray) -> None:
     assert abs(own.std() / other.std() - 1) < 0.15
 
 
+#: NUTS takes the time of all others: these run with ``--all``. The graph of a model with groups is evaluated often.
+SLOW = ("negativebinomial", "t", "gamma", "cumulative", "groups", "bernoulli with an offset", "gaussian with an offset")
+
+
 def case(name: str) -> object:
-    """NUTS evaluates the graph of a model with groups many times."""
-    return pytest.param(name, marks=[] if name == "groups" else [pytest.mark.interpreted])
+    marks = [pytest.mark.slow] if name in SLOW else []
+    return pytest.param(name, marks=marks if name == "groups" else [*marks, pytest.mark.interpreted])
 
 
 @pytest.mark.parametrize("name", [*map(case, FAMILIES)])

@@ -6,10 +6,12 @@ import re
 import pytest
 from docs_tools import NOTEBOOKS, run_page, too_long
 
+#: They take longest and run with ``--all``, and when the documentation is built.
+SLOW = ("audit", "breast_cancer", "hierarchical", "messy_hospital_csv", "spline_counts")
+
 
 def marked(notebook):
-    """Ten rehearsals of a PyMC model take minutes: they run with ``--all``, and when the documentation is built."""
-    return pytest.param(notebook, marks=[pytest.mark.slow] if notebook.stem == "spline_counts" else [])
+    return pytest.param(notebook, marks=[pytest.mark.slow] if notebook.stem in SLOW else [])
 
 
 @pytest.mark.pages("3.12", "3.13")

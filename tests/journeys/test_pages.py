@@ -78,7 +78,12 @@ def test_the_second_release_is_counted_with_the_first(tmp_path, pytestconfig):
     assert len(space["planned"].events) == len(space["release"].statement.events)
 
 
-@pytest.mark.parametrize("page", IN_A_SHELL, ids=lambda page: page.stem)
+def shell_case(page):
+    """Newcomers of CI run the first page (tests/newcomer.py)."""
+    return pytest.param(page, marks=[pytest.mark.slow] if page.stem == "start" else [], id=page.stem)
+
+
+@pytest.mark.parametrize("page", [*map(shell_case, IN_A_SHELL)])
 def test_pages_run_in_python_and_in_a_shell(page, tmp_path, pytestconfig):
     run_page(page, tmp_path, pytestconfig)
     settings = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
@@ -126,6 +131,7 @@ def check_variables(space, **expected):
         assert arviz_compat.has_group(space[name], "calibration")
 
 
+@pytest.mark.slow
 def test_more_models(tmp_path, pytestconfig):
     pytest.importorskip("bambi", reason="Bambi is not installed")
     space, shown = run_page(HOWTO / "more_models.md", tmp_path, pytestconfig)
@@ -141,6 +147,7 @@ def test_more_models(tmp_path, pytestconfig):
     assert "['alpha', 'Intercept', 'age']" in shown or "['Intercept', 'age', 'alpha']" in shown
 
 
+@pytest.mark.slow  # newcomers of CI run it
 def test_offsets_and_counts(tmp_path, pytestconfig):
     pytest.importorskip("bambi", reason="Bambi is not installed")
     space, shown = run_page(HOWTO / "offsets_and_counts.md", tmp_path, pytestconfig)
