@@ -32,7 +32,10 @@ LONGEST = (
 #: torch.
 ONE_PYTHON = {
     **dict.fromkeys(("curator", "evidence", "paper", "release", "schema", "tables", "utils"), "older"),
+    **dict.fromkeys(("contracts/test_contract.py", "contracts/test_same_noise.py"), "older"),
     **dict.fromkeys(("test_architecture.py", "test_datasets.py", "test_language.py", "test_packaging.py"), "newer"),
+    **dict.fromkeys(("contracts/test_extremes.py", "journeys/test_check.py", "journeys/test_cli_folders.py"), "newer"),
+    **dict.fromkeys(("journeys/test_reader.py", "journeys/test_formula_table.py"), "newer"),
 }
 
 
@@ -43,10 +46,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def left_out(item: pytest.Item) -> bool:
     """Whether a test waits for ``--all``, or is one of another Python of CI."""
-    own, pages = f"{sys.version_info.major}.{sys.version_info.minor}", item.get_closest_marker("pages")
-    of_ci = "older" if sys.version_info < (3, 12) else "newer"
-    part = ONE_PYTHON.get(item.path.relative_to(Path(__file__).parent).parts[0], of_ci)
-    elsewhere = part != of_ci or (pages is not None and own not in pages.args)
+    own, named = f"{sys.version_info.major}.{sys.version_info.minor}", item.get_closest_marker("pythons")
+    of_ci, file = "older" if sys.version_info < (3, 12) else "newer", item.path.relative_to(Path(__file__).parent)
+    part = ONE_PYTHON.get(file.as_posix(), ONE_PYTHON.get(file.parts[0], of_ci))
+    elsewhere = part != of_ci or (named is not None and own not in named.args)
     return item.get_closest_marker("slow") is not None or (elsewhere and not item.config.getoption("--all-pythons"))
 
 

@@ -35,7 +35,7 @@ def shared():
 
 
 def case(name):
-    return pytest.param(name, marks=pytest.mark.pages(*(["3.11"] if name in IN_TORCH else ["3.12", "3.13"])))
+    return pytest.param(name, marks=pytest.mark.pythons(*(["3.11"] if name in IN_TORCH else ["3.12", "3.13"])))
 
 
 @pytest.mark.parametrize("name", [*map(case, ["iwbayes", *MODULES])])

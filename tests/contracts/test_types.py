@@ -141,7 +141,7 @@ def by_pyright(folder):
     return {(stem, entry["range"]["start"]["line"] + 1) for stem, entry in zip(stems, found, strict=True)}, said
 
 
-@pytest.mark.pages("3.12", "3.13")
+@pytest.mark.pythons("3.12", "3.13")
 @pytest.mark.parametrize("checker", [by_mypy, by_pyright])
 def test_mistakes_are_found_and_all_pages_pass(folder, checker, monkeypatch):
     monkeypatch.chdir(ROOT)

@@ -19,13 +19,16 @@ FIRST_PYTHON = (
 #: They do nothing without torch.
 NEED_TORCH = ("mnist", "neural")
 #: Their paths take longest: they run with ``--all``.
-SLOW = ("golden", "hierarchies", "imports", "pymc_models", "speed", "wrong_rows")
+SLOW = (
+    "discoveries", "generators", "golden", "hierarchies", "imports", "marginals", "mnist", "pymc_models", "regressions",
+    "speed", "tables", "wrong_rows",
+)  # fmt: skip
 #: They sample PyMC models a few times only.
 INTERPRETED = ("napsu", "pymc_models", "speed")
 
 
 def case(script):
-    marks = [pytest.mark.pages("3.11") if script.stem in FIRST_PYTHON else pytest.mark.pages("3.12", "3.13")]
+    marks = [pytest.mark.pythons("3.11") if script.stem in FIRST_PYTHON else pytest.mark.pythons("3.12", "3.13")]
     marks += [pytest.mark.interpreted] if script.stem in INTERPRETED else []
     marks += [pytest.mark.slow] if script.stem in SLOW else []
     return pytest.param(script, id=script.stem, marks=marks)

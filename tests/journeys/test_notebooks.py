@@ -14,7 +14,7 @@ def marked(notebook):
     return pytest.param(notebook, marks=[pytest.mark.slow] if notebook.stem in SLOW else [])
 
 
-@pytest.mark.pages("3.12", "3.13")
+@pytest.mark.pythons("3.12", "3.13")
 @pytest.mark.parametrize("notebook", [*map(marked, NOTEBOOKS)], ids=lambda page: page.stem)
 def test_cells_run(notebook, tmp_path, pytestconfig):
     if notebook.stem == "rand_health":

@@ -15,7 +15,7 @@ from docs_tools import EXECUTED, IN_A_SHELL, ROOT, blocks, run_page, too_long
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.fit import fit
 
-pytestmark = pytest.mark.pages("3.12", "3.13")
+pytestmark = pytest.mark.pythons("3.12", "3.13")
 GUIDE, HOWTO = ROOT / "docs" / "user_guide", ROOT / "docs" / "howto"
 #: Pages that run in a test below.
 BELOW = (
@@ -131,7 +131,6 @@ def check_variables(space, **expected):
         assert arviz_compat.has_group(space[name], "calibration")
 
 
-@pytest.mark.slow
 def test_more_models(tmp_path, pytestconfig):
     pytest.importorskip("bambi", reason="Bambi is not installed")
     space, shown = run_page(HOWTO / "more_models.md", tmp_path, pytestconfig)

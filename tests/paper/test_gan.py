@@ -373,6 +373,7 @@ def test_a_gan_learns_what_goes_together():
     assert abs(drawn["y"].mean() - 0.5) < 0.08
 
 
+@pytest.mark.slow
 def test_private_training_learns_at_a_usual_budget():
     """N = 1000 and epsilon 2: most of what goes together is learned, whatever the noise."""
     private = iw.PrivateTable(frame(1000, 4), SCHEMA)
@@ -504,6 +505,7 @@ def test_images_of_any_shape(kind, shape):
     pickle.loads(pickle.dumps(fitted))
 
 
+@pytest.mark.slow
 def test_a_conditional_gan_learns_images():
     private = images(600, (8, 8), 2)
     gan = iw.paper.CGAN(
@@ -539,6 +541,7 @@ def private_images(device):
     return gan.fit(images(3000, (8, 8), 2), ledger, epsilon=2.0, delta=1e-5)
 
 
+@pytest.mark.slow
 def test_private_training_learns_images_at_a_usual_budget():
     dark, upper, lower = halves_by_label(private_images("cpu"))
     assert max(dark) < 0.35 and upper[0] > upper[1] + 0.3 and lower[1] > lower[0] + 0.3

@@ -112,6 +112,7 @@ def test_a_log_ratio_that_is_not_linear_is_learned():
     assert abs(spread[(32,)] - truth) < 0.2 * (1 / 12 - truth)
 
 
+@pytest.mark.slow
 def test_defaults_learn_under_privacy():
     """N = 1000 and epsilon 1: the median error of log weights is below half of what no weights have, in 4 columns."""
     pytest.importorskip("torch")

@@ -244,6 +244,7 @@ def test_the_noise_is_hardened():
 # --- what is learned
 
 
+@pytest.mark.slow
 def test_rows_come_nearer_to_the_private_ones():
     """With little noise the generator learns the column's place and spread, which it starts without."""
     pytest.importorskip("torch")

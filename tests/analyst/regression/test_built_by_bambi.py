@@ -94,16 +94,16 @@ def cumulative(theta, f):
     return np.log(expit(cuts[code + 1] - eta) - expit(cuts[code] - eta))
 
 
-@pytest.mark.pages("3.11")  # the page of more models fits each kind on the other Python
+@pytest.mark.pythons("3.11")  # the page of more models fits each kind on the other Python
 @pytest.mark.parametrize(
     ("formula", "family", "density", "n_parameters"),
     [
         ("count ~ x + offset(np.log(time))", "poisson", poisson_offset, 2),
-        ("count ~ x", "negativebinomial", negative_binomial, 3),
-        ("y ~ x", "t", student, 4),
-        ("cost ~ x", "gamma", gamma, 3),
         ("p(k, n) ~ x", None, binomial, 2),
-        ("grade ~ x", "cumulative", cumulative, 3),
+        pytest.param("count ~ x", "negativebinomial", negative_binomial, 3, marks=pytest.mark.slow),
+        pytest.param("y ~ x", "t", student, 4, marks=pytest.mark.slow),
+        pytest.param("cost ~ x", "gamma", gamma, 3, marks=pytest.mark.slow),
+        pytest.param("grade ~ x", "cumulative", cumulative, 3, marks=pytest.mark.slow),
     ],
 )
 def test_families_against_direct_maximisation(release, formula, family, density, n_parameters):
@@ -173,7 +173,7 @@ def test_calibrated_as_calibrate_does(tilted):
     assert diagnose(tilted, idata).loc["explained[nu_log__]", "verdict"] == "fail"
 
 
-@pytest.mark.pages("3.11")
+@pytest.mark.slow  # the page of hierarchical models runs on the other Python
 def test_varying_intercepts_are_the_hierarchy_written_by_hand(tilted):
     frame = tilted.synthetic.frame
     options = {"draws": 300, "chains": 2, "sampler": {"tune": 300, "cores": 1}}
