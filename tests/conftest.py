@@ -36,6 +36,7 @@ ONE_PYTHON = {
     **dict.fromkeys(("test_architecture.py", "test_datasets.py", "test_language.py", "test_packaging.py"), "newer"),
     **dict.fromkeys(("contracts/test_extremes.py", "journeys/test_check.py", "journeys/test_cli_folders.py"), "newer"),
     **dict.fromkeys(("journeys/test_reader.py", "journeys/test_formula_table.py"), "newer"),
+    **dict.fromkeys(("journeys/test_demo.py", "journeys/test_coverage.py", "journeys/test_planning.py"), "newer"),
 }
 
 

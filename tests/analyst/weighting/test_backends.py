@@ -133,6 +133,7 @@ def test_nutpie_swaps_weights_without_compiling(of_nutpie):
     assert_draws_are_exact(idata, OTHERS * 30 / OTHERS.sum())
 
 
+@pytest.mark.pythons("3.12", "3.13")
 def test_several_processes_draw_the_same(sampled):
     weighted, idata = sampled
     # A fresh interpreter for each chain: the model goes there pickled.
