@@ -26,18 +26,9 @@ from iwbayes.utils.warnings import CalibrationWarning
 REFERENCE = "private rows"
 #: Attributes of a calibration record that a study stores.
 FACTS = (
-    "verdict",
-    "kappa_max",
-    "explained_min",
-    "second_order_max",
-    "misfit_share_max",
-    "skew_max",
-    "pareto_k",
-    "ess",
-    "clipped_private",
+    *("verdict", "kappa_max", "explained_min", "second_order_max", "misfit_share_max", "skew_max"),
+    *("pareto_k", "ess", "clipped_private"),
 )
-
-
 #: Values for a parameter without a calibration record.
 _UNKNOWN = {"kappa": float("nan"), "explained": float("nan"), "calibrated": None}
 
@@ -86,9 +77,9 @@ def _rows(settings: StudySettings, number: int) -> list[dict[str, Any]]:
         raise ValueError(
             "a study needs true values. Pass truth to coverage_study, or let simulate return (table, truth)."
         )
-    generator = (
-        settings.generator(np.random.default_rng(sample)) if callable(settings.generator) else settings.generator
-    )
+    generator = settings.generator
+    if callable(generator):
+        generator = generator(np.random.default_rng(sample))
     release = publish(
         private,
         generator=seeded(generator, train),
@@ -126,11 +117,11 @@ def fitted(
         idata = call(release, random_seed=seed)
     warned = any(issubclass(warning.category, CalibrationWarning) for warning in caught)
     draws = arviz_compat.scalars(arviz_compat.group(idata, "posterior"))
-    truth = dict.fromkeys(_facts(idata)[1], float("nan")) if truth is None else truth
+    facts, of_each = _facts(idata)
+    truth = dict.fromkeys(of_each, float("nan")) if truth is None else truth
     absent = [parameter for parameter in truth if parameter not in draws]
     if absent:
         raise ValueError(f"truth must name parameters of the fit {name!r}; it has {list(draws)}, and not {absent}.")
-    facts, of_each = _facts(idata)
     return [
         {
             "method": name,

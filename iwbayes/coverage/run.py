@@ -49,25 +49,22 @@ def coverage_study(
     Parameters
     ----------
     simulate : callable
-        Function of a numpy.random.Generator. It returns a `PrivateTable` of simulated rows, or a pair of the table and
-        its true values, if they are drawn as well (from the prior, for simulation-based calibration).
+        Function of a numpy.random.Generator that returns a `PrivateTable` of simulated rows, or a pair of it and the
+        true values, if they are drawn as well (from the prior, for simulation-based calibration).
     generator : Generator, SyntheticTable or callable, optional
-        Generator, as in `publish`. A callable takes a numpy.random.Generator and returns a generator for this
-        replication.
+        As in `publish`, or a function of a numpy.random.Generator that returns a generator for the replication.
     weights : WeightProvider, optional
-        Weight provider, as in `publish`.
+        As in `publish`.
     fit : callable, or dict of str to callable
         Function of a `Release` and ``random_seed`` that returns an ArviZ object, for example
-        ``functools.partial(iw.fit, "y ~ a", family="bernoulli")``. In a dict, the keys name the methods; all methods
-        use the same releases.
+        ``functools.partial(iw.fit, "y ~ a")``; or several by name, which all use the same releases.
     publish : dict
         More arguments of `publish`: ``epsilon`` and ``delta``, optionally others such as ``n_synthetic`` and ``share``.
     truth : dict of str to float, optional
         True values by the names of scalar parameters, such as ``b`` or ``c[level]``. Other parameters are ignored.
     reference : callable, optional
-        Like `fit`, but applied to the private rows with weights of one. Lengths and errors are compared with its
-        results. The default is the first method of `fit`; for `iwbayes.fit` this gives intervals from the row sandwich
-        covariance.
+        Like `fit`, for the private rows with weights of one, with which lengths and errors are compared. The default is
+        the first method of `fit`; for `iwbayes.fit` its intervals come from the row sandwich covariance.
     n_replications : int, default 200
         Number of replications.
     levels : sequence of float, default (0.9, 0.5, 0.95)
@@ -75,18 +72,18 @@ def coverage_study(
     n_jobs : int, default 1
         Number of processes, with one thread each. With more than one, all callables must be importable by name.
     random_seed : int, optional
-        Seed of the study, required with a path. Replication i has the same seeds in every run, including the seeds of
+        Seed of the study, required with a path. Replication i has the same seeds in every run, also those of
         generators and weight providers whose `random_seed` is None.
     path : str or Path, optional
-        File of results, to which each replication is added when it ends. A stopped study continues from its file, and
-        you can add replications. A file with different settings is refused; functions are compared by name.
+        File to which each replication is added when it ends, so that a stopped study can continue and grow. A file with
+        different settings is refused; functions are compared by name.
     progressbar : bool, default True
         Show progress if the error stream is a terminal.
 
     Returns
     -------
     CoverageStudy
-        Coverage, lengths and errors of all replications.
+        Coverage, lengths and errors. A failed replication is listed in ``failures`` and left out of all shares.
 
     Raises
     ------
@@ -94,10 +91,6 @@ def coverage_study(
         If an argument is invalid, or the file belongs to a different study.
     RuntimeError
         If all replications failed; the message quotes the first error.
-
-    Notes
-    -----
-    A failed replication is listed in ``failures`` of the result and left out of all shares.
 
     Examples
     --------
@@ -126,11 +119,8 @@ def coverage_study(
     if path is not None and random_seed is None:
         raise ValueError("with a path, random_seed is required, so that the study can continue. Pass random_seed.")
     seed = secrets.randbits(31) if random_seed is None else int(random_seed)
-    first: Any = next(iter(fits.values()))
-    ordered = tuple(float(level) for level in levels)
-    settings = StudySettings(
-        simulate, truth, generator, weights, fits, reference or first, dict(publish), ordered, seed
-    )
+    reference, ordered = reference or next(iter(fits.values())), tuple(map(float, levels))
+    settings = StudySettings(simulate, truth, generator, weights, fits, reference, dict(publish), ordered, seed)
     file = None if path is None else Path(path)
     done = {} if file is None else _finished(file, _settings(settings))
     missing = [number for number in range(n_replications) if number not in done]

@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from iwbayes.models.design_spec import DesignSpec
 from iwbayes.release import Release
 from iwbayes.schema import Binary
 from iwbayes.schema.columns import _Whole
+from iwbayes.utils import checks
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,14 +110,12 @@ class FittedRows:
             more = ", or a dict of name to values" * values
             raise TypeError(f"{argument} must be the name of a column, a list of names{more}; got {given!r}.")
         known = list(self.recorded.predictors)
-        unknown = [name for name in names if name not in known]
-        if unknown or not names:
+        if (unknown := [name for name in names if name not in known]) or not names:
             raise ValueError(
                 f"{argument} must name predictors of {self.recorded.formula!r}; got {unknown or 'none'}. Use one or "
                 f"more of {known}."
             )
-        reserved = [name for name in names if name in ("chain", "draw") or "/" in name]
-        if reserved:
+        if reserved := [name for name in names if name in ("chain", "draw") or "/" in name]:
             raise ValueError(
                 f"{argument} must not name {reserved}, which ArviZ does not allow as variables. Rename the columns."
             )
@@ -130,15 +128,13 @@ class FittedRows:
         if not found or len({*map(str, found)}) < len(found):
             raise ValueError(f"{argument} must give at least one value for {name!r}, without repeats; got {values!r}.")
         if levels is not None:
-            wrong = [value for value in found if value not in levels]
-            if wrong:
+            if wrong := [value for value in found if value not in levels]:
                 raise ValueError(
                     f"{argument} must give levels of {name!r} that occur in the fit; got {wrong}. Use {[*levels]}."
                 )
             return [levels[levels.index(value)] for value in found]
         whole, lower, upper = isinstance(column, _Whole), column.lower, column.upper  # type: ignore[attr-defined]
-        wrong = [x for x in found if not (is_number(x) and lower <= x <= upper and (not whole or x == int(x)))]
-        if wrong:
+        if wrong := [x for x in found if not (is_number(x) and lower <= x <= upper and (not whole or x == int(x)))]:
             raise ValueError(
                 f"{argument} must give {'whole ' * whole}numbers within the declared bounds [{lower:g}, {upper:g}] for "
                 f"{name!r}; got {wrong}. The model was not fitted outside these bounds."
@@ -148,7 +144,7 @@ class FittedRows:
 
 def is_number(value: Any) -> bool:
     """Return whether a value is a finite number."""
-    return isinstance(value, Real) and not isinstance(value, bool | np.bool_) and math.isfinite(value)
+    return checks.is_real(value) and math.isfinite(value)
 
 
 def constant(values: pd.Series, level: Any) -> pd.Series:
