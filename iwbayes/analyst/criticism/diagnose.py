@@ -49,24 +49,23 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
 
         - ``weights``: the weights that :func:`~iwbayes.fit` recorded. "fail" if they belong to a different release;
           ``calibration`` then fails too.
-        - ``calibration``: whether the intervals account for the noise in the weights. "warn" if only some do.
-          ``calibration[parameter]`` judges each parameter.
+        - ``calibration``: whether the intervals account for the noise in the weights ("warn" if only some do), and
+          ``calibration[parameter]`` for each parameter.
         - each of the measures in :doc:`/user_guide/intervals_that_cover` by its worst value, and for single parameters
-          as in ``kappa[parameter]``. Their limits depend on the source of the intervals (formula, rehearsals, pool); a
-          measure without a limit for this source is for information. ``kappa0`` (for information) is the noise ratio
-          of all directions together.
-        - ``rehearsals`` and ``failed_refits``, if the intervals come from rehearsals: their number, and the share of
-          rehearsals in which the model could not be fitted.
-        - ``reference_level of <column>``, only if it is rare: weighted share of the level with which a regression
-          compares the column's other levels.
+          as in ``kappa[parameter]``. Limits depend on the source of the intervals; a measure without one is for
+          information. ``kappa0`` (for information) is the noise ratio of all directions together.
+        - ``rehearsals`` and ``failed_refits``, if intervals come from rehearsals: their number, and the share of those
+          in which the model could not be fitted.
+        - ``reference_level of <column>``: weighted share of the level with which a regression compares the column's
+          other levels, if it is rare.
         - ``nonquadraticity``, for models with hyperparameters: standard deviation, over the weighted posterior, of the
           difference between the log likelihood and its quadratic approximation.
         - ``ess``: Kish's effective number of weighted rows; it must exceed four per feature of the tilt. ``pareto_k``,
           ``ess_share`` (relative to the synthetic rows) and ``psis_ess`` (after Pareto smoothing) describe the tail.
-        - ``likelihood_ess``: ``tr(J^-1 sum p_i s_i s_i') / tr(J^-1 sum p_i^2 s_i s_i')`` with p_i = w_i/sum w, centred
-          scores s_i of the rows and the weighted curvature J. This many equally weighted rows would give the mean score
-          the same variance (after the trace form of Ghalebikesabi et al., 2022, B.5.1). The threshold is n_private (1 -
-          explained)/explained, at most n_private. At this value synthetic rows add as much variance as private rows.
+        - ``likelihood_ess``: number of equally weighted rows that would give the mean score the same variance,
+          ``tr(J^-1 sum p_i s_i s_i') / tr(J^-1 sum p_i^2 s_i s_i')`` with p_i = w_i/sum w, centred scores s_i and the
+          weighted curvature J (after Ghalebikesabi et al., 2022, B.5.1). At the threshold n_private (1 -
+          explained)/explained, at most n_private, synthetic rows add as much variance as private rows.
         - ``n_synthetic``: must exceed the number of private rows. ``clipped_private`` (released with noise) and
           ``clipped_synthetic`` are the shares of rows that the feature map clipped.
         - ``epsilon``, ``delta``, ``adjacency``, ``noise``, ``certified``: the privacy guarantee of the release.
@@ -74,10 +73,8 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
 
     Raises
     ------
-    TypeError
-        If `release` is not a Release, or `idata` is not an ArviZ object.
-    ValueError
-        If `idata` contains quantities computed from a fit, such as comparisons.
+    TypeError, ValueError
+        If an argument has the wrong type, or `idata` contains quantities computed from a fit, such as comparisons.
 
     Notes
     -----
@@ -93,17 +90,10 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
 
     Examples
     --------
-    Seeded noise makes the example repeatable. Private data need the default noise.
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
 
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
-    >>> private = iw.PrivateTable(people.frame, people.schema)
-    >>> noise = iw.SeededNoise(1)
-    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, noise=noise, random_seed=1)
     >>> idata = iw.fit("y ~ x + z", release, draws=500, random_seed=1, progressbar=False)
     >>> checks = iw.diagnose(release, idata)
-    >>> list(checks.columns)
-    ['value', 'threshold', 'verdict', 'what_to_do']
     >>> checks.loc["calibration", "verdict"]
     'ok'
     >>> failed = checks.query("verdict == 'fail'")
@@ -124,27 +114,19 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
         # only for some families of `fit` we know that they have no scale parameter
         has_scale = attrs.get("family") not in {name for name, family in FAMILIES.items() if not family.auxiliary}
         names = [] if record is None else [str(name) for name in record["parameter"].to_numpy()]
-        checks += _reference_levels(release, names)
+        # a regression compares other levels with the first one
+        for one in rare_references(release.synthetic, release.weights.values, names):
+            checks.append(Check(f"reference_level of {one.column}", one.share, RARE_SHARE, "warn", one.text, ">"))
     facts = weight_facts(release, ReleasedTilt.of(release)) if record is None else record.attrs
     of_weights = _weights(facts, release, scale=has_scale, alone=record is None)
     if record is not None and record.attrs["method"] == "rehearsals":
-        of_weights = [_as_information(check) for check in of_weights]
+        of_weights = [replace(c, verdict="info", what_to_do="") if c.verdict == "fail" else c for c in of_weights]
     checks += [*of_weights, *_privacy(release.statement)]
     if idata is not None and arviz_compat.has_group(idata, "posterior"):
         checks += _sampler(idata)
     rows = [(c.name, c.value, c.threshold, c.verdict, c.what_to_do) for c in checks]
     frame = pd.DataFrame(rows, columns=["check", *COLUMNS])
     return Diagnostics(frame.astype({"value": object, "threshold": object}).set_index("check"))
-
-
-def _reference_levels(release: Release, names: list[str]) -> list[Check]:
-    """Warn of columns whose other levels are compared with a rare one."""
-    found = rare_references(release.synthetic, release.weights.values, names)
-    return [Check(f"reference_level of {one.column}", one.share, RARE_SHARE, "warn", one.text, ">") for one in found]
-
-
-def _as_information(check: Check) -> Check:
-    return replace(check, verdict="info", what_to_do="") if check.verdict == "fail" else check
 
 
 def _info(name: str, value: Any, what_to_do: str = "") -> Check:
@@ -204,8 +186,7 @@ def _calibration(record: xr.Dataset | None, *, of_another: bool) -> list[Check]:
     checks.append(_info("kappa0", float(attrs["kappa0"]), overall))
     if not np.isnan(attrs.get("nonquadraticity", NAN)):
         checks.append(nonquadraticity_check(float(attrs["nonquadraticity"])))
-    # The tilt corrects the part of the scores that its features span. So the share 1 - explained of each influence
-    # function is averaged over the synthetic rows, and the explained share over the private rows.
+    # the share 1 - explained of an influence function is averaged over synthetic rows, the rest over private rows
     ratio = 1.0 if np.isnan(spanned) or spanned <= 0.5 else (1 - spanned) / spanned
     few = (
         "the sampling of synthetic rows widens the intervals more than the sampling of private rows. Request a "
@@ -256,10 +237,8 @@ def _privacy(statement: PrivacyStatement) -> list[Check]:
         ),
         "seeded": ("fail", "Seeded noise can be reproduced and gives no privacy. Use it with public data only."),
     }[statement.noise]
-    notes = (
-        "; ".join(statement.notes)
-        or "The privacy statement is not certified. The reasons are printed by print(release)."
-    )
+    notes = "; ".join(statement.notes)
+    notes = notes or "The privacy statement is not certified. The reasons are printed by print(release)."
     certified, notes = ("ok", "") if statement.certified else ("warn", notes)
     return [
         _info("epsilon", float(statement.epsilon)),

@@ -57,7 +57,7 @@ class Quantity(Protocol):
         """Return averages (group, output, draw) for beta (draw, column, predictor) and shares (row, group)."""
 
     def at_rows(self, beta: Array, shares: Array) -> Array:
-        """Return values (row, group or 1, output) at one draw: derivatives of the averages in the shares of the rows."""
+        """Return values (row, group or 1, output) at one draw: derivatives of the averages in the rows' shares."""
 
 
 def average(

@@ -78,7 +78,8 @@ def slopes(
     Notes
     -----
     Interactions, powers and splines are included: columns of the design matrix are differentiated by one central
-    difference, and the inverse link in closed form. With several weight draws, each posterior draw is averaged with its own weight draw.
+    difference, and the inverse link in closed form. With several weight draws, each posterior draw is averaged with its
+    own weight draw.
 
     References
     ----------
