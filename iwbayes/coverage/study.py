@@ -137,11 +137,7 @@ class CoverageStudy:
         level : float, default 0.9
             Nominal level, one of `levels`; otherwise a ValueError.
         ax : matplotlib.axes.Axes, optional
-            Axes to draw on; by default new ones.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
+            Axes to draw on, which are returned; by default new ones.
         """
         from iwbayes.reporting.drawing import axes_or_new, colour, label_axes, label_rows, legend_below, marker
 
@@ -168,11 +164,7 @@ class CoverageStudy:
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            Axes to draw on; by default new ones.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
+            Axes to draw on, which are returned; by default new ones.
         """
         from iwbayes.reporting.drawing import axes_or_new, colour, label_axes, legend_below
 

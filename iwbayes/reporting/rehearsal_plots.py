@@ -24,9 +24,8 @@ def plot_rehearsals(idata: arviz_compat.ArvizObject, *, ax: Axes | None = None) 
     Returns
     -------
     matplotlib.axes.Axes
-        Differences from the estimate of the release in standard deviations by the formula, so that parameters of every
-        size can be compared. The axis is linear within 5 and logarithmic beyond. Points are rehearsals. Intervals
-        describe the likelihood and leave out the prior.
+        Differences from the estimate of the release in standard deviations by the formula, on an axis that is linear
+        within 5 and logarithmic beyond. Points are rehearsals. Intervals leave out the prior.
 
     Raises
     ------
@@ -35,24 +34,19 @@ def plot_rehearsals(idata: arviz_compat.ArvizObject, *, ax: Axes | None = None) 
 
     Examples
     --------
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
-    >>> private = iw.PrivateTable(people.frame, people.schema)
-    >>> noise = iw.SeededNoise(1)
-    >>> release = iw.publish(private, epsilon=2.0, delta=1e-6, for_models=["y ~ x + z"], noise=noise, random_seed=1)
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
+
     >>> rehearsals = iw.rehearse(release, 10, random_seed=1, progressbar=False)
     >>> idata = iw.fit("y ~ x + z", release, rehearsals=rehearsals, draws=250, random_seed=1, progressbar=False)
     >>> [label.get_text() for label in iw.plots.rehearsals(idata).get_yticklabels()]
     ['Intercept', 'x', 'z']
     """
+    remedy = "Pass rehearsals=rehearse(release) to fit or calibrate."
     if not arviz_compat.has_group(idata, "calibration"):
-        raise ValueError("the result is not calibrated. Pass rehearsals=rehearse(release) to fit or calibrate.")
+        raise ValueError(f"the result is not calibrated. {remedy}")
     record = arviz_compat.group(idata, "calibration")
     if record.attrs["method"] != "rehearsals":
-        raise ValueError(
-            f"the result was calibrated by {record.attrs['method']!r}. Pass rehearsals=rehearse(release) to fit or "
-            "calibrate."
-        )
+        raise ValueError(f"the result was calibrated by {record.attrs['method']!r}. {remedy}")
     names = [str(name) for name in record["parameter"].to_numpy()]
     unit = record["sd_formula"].to_numpy()
     points = record["deviation"].to_numpy() / unit

@@ -1,8 +1,4 @@
-"""Figures of a release: its weights, its measured features and its budget, on matplotlib axes that the caller may give.
-
-They show public quantities only: released rows, weights and noisy measurements. New axes belong to a figure without
-pyplot's global state; ``ax.figure.savefig`` writes it.
-"""
+"""Figures of a release: its weights, its measured features and its budget. They show public quantities only."""
 
 from __future__ import annotations
 
@@ -40,8 +36,7 @@ MEASURED = "private rows, measured with noise (90 % interval)"
 def plot_weights(release: Release | Weights, *, ax: Axes | None = None) -> Axes:
     """Draw a histogram of the weights on a logarithmic axis, with Pareto shape and effective sample size.
 
-    Use it to see whether a few rows dominate an analysis: the title says how many equally weighted rows the weighted
-    rows are worth.
+    Use it to see whether a few rows dominate an analysis: the title says how many equal rows the weighted are worth.
 
     Parameters
     ----------
@@ -62,10 +57,7 @@ def plot_weights(release: Release | Weights, *, ax: Axes | None = None) -> Axes:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import iwbayes as iw
-    >>> ax = iw.plots.weights(iw.Weights(np.array([-0.5, 0.0, 0.3, 0.2]), method="by hand"))
-    >>> ax.get_xlabel()
+    >>> iw.plots.weights(iw.Weights(np.array([-0.5, 0.0, 0.3, 0.2]), method="by hand")).get_xlabel()
     'weight of a synthetic row (mean 1)'
     """
     weights = release.weights if isinstance(release, Release) else release
@@ -105,7 +97,7 @@ def plot_overlap(release: Release, *, most: int = 30, ax: Axes | None = None) ->
     release : Release
         Its weights carry a measurement with a feature map, as tilt weights do.
     most : int
-        Largest number of terms; those with the largest distance from the unweighted rows are shown.
+        Largest number of terms; those furthest from the unweighted rows are shown.
     ax : matplotlib.axes.Axes, optional
         Axes to draw on; by default those of a new figure.
 
@@ -122,11 +114,9 @@ def plot_overlap(release: Release, *, most: int = 30, ax: Axes | None = None) ->
 
     Examples
     --------
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 500, random_seed=1)
-    >>> release = iw.publish(iw.PrivateTable(people.frame, people.schema), epsilon=9, delta=1e-6, progressbar=False)
-    >>> ax = iw.plots.overlap(release, most=5)
-    >>> len(ax.get_yticklabels())
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
+
+    >>> len(iw.plots.overlap(release, most=5).get_yticklabels())
     5
     """
     measurement = release.weights.measurement
@@ -135,8 +125,7 @@ def plot_overlap(release: Release, *, most: int = 30, ax: Axes | None = None) ->
             f"the weights ({release.weights.method}) carry no measurement of the private rows to compare with. "
             f"Publish with TiltWeights()."
         )
-    features, columns = measurement.features, measurement.tilt_columns
-    frame = release.synthetic.frame
+    features, columns, frame = measurement.features, measurement.tilt_columns, release.synthetic.frame
     phi = features.transform(frame)[:, columns]
     some = frame.iloc[:: -(-len(frame) // _MOST_ROWS)]
     if isinstance(features, RowFeatures):
@@ -154,9 +143,8 @@ def plot_overlap(release: Release, *, most: int = 30, ax: Axes | None = None) ->
     plain = phi.mean(axis=0)
     weighted = (np.average(phi, axis=0, weights=release.weights.values) - plain) @ back
     measured = (measurement.value[columns] - plain) @ back
-    bars = norm.ppf(0.95) * np.sqrt(
-        np.einsum("kt,kl,lt->t", back, measurement.noise.covariance[columns, columns], back)
-    )
+    noise = measurement.noise.covariance[columns, columns]
+    bars = norm.ppf(0.95) * np.sqrt(np.einsum("kt,kl,lt->t", back, noise, back))
     weighted, measured, bars = (values[varying] / sd[varying] for values in (weighted, measured, bars))
     # the terms furthest away, in their own order
     shown = np.sort(np.argsort(-np.abs(measured), kind="stable")[:most])
@@ -185,19 +173,16 @@ def plot_budget(release: Release | PrivacyStatement, *, ax: Axes | None = None) 
     Returns
     -------
     matplotlib.axes.Axes
-        A bar for each use; a use that ran several times has the sum of its epsilons. The last bar is the whole
-        release. It is shorter than the sum of the others because the losses are composed.
+        A bar for each use, with the sum of its epsilons if it ran several times. The last bar, the whole release, is
+        shorter than the sum of the others because the losses are composed.
 
     Raises
     ------
-    TypeError
-        If release is neither a Release nor a PrivacyStatement.
-    ValueError
-        If nothing was charged.
+    TypeError, ValueError
+        If release is neither a Release nor a PrivacyStatement, or nothing was charged.
 
     Examples
     --------
-    >>> import iwbayes as iw
     >>> ledger = iw.Ledger(epsilon=1.0, delta=1e-6)
     >>> _ = ledger.charge(iw.Event("a count", "laplace", 0.2), iw.Event("a mean", "laplace", 0.3))
     >>> iw.plots.budget(ledger.statement()).get_title()
@@ -214,18 +199,17 @@ def plot_budget(release: Release | PrivacyStatement, *, ax: Axes | None = None) 
     labels = [*costs, "all uses together"]
     values = np.array([*costs.values(), statement.epsilon])
     ax = axes_or_new(ax, 7, 1.2 + 0.35 * len(labels))
-    drawn = np.where(np.isfinite(values), values, 1.2 * np.max(values[np.isfinite(values)], initial=1.0))
-    bars = ax.barh(range(len(labels)), drawn, color=[BLUE] * len(costs) + [ORANGE], height=0.6)
-    for bar, value in zip(bars, values, strict=True):
-        if not np.isfinite(value):
-            bar.set_hatch("//")
-    ax.bar_label(bars, [f"{value:.3g}" if np.isfinite(value) else "infinite" for value in values], padding=3)
+    finite = np.isfinite(values)
+    drawn = np.where(finite, values, 1.2 * np.max(values[finite], initial=1.0))
+    hatches = ["" if known else "//" for known in finite]
+    bars = ax.barh(range(len(labels)), drawn, color=[BLUE] * len(costs) + [ORANGE], height=0.6, hatch=hatches)
+    written = [f"{value:.3g}" if known else "infinite" for value, known in zip(values, finite, strict=True)]
+    ax.bar_label(bars, written, padding=3)
     ax.set_xlim(0, 1.3 * drawn.max())
     label_rows(ax, labels)
-    total = f"{statement.epsilon:.3g}" if np.isfinite(statement.epsilon) else "infinite"
     label_axes(
         ax,
         x=f"epsilon (at delta {statement.delta:.3g}, adjacency {statement.adjacency})",
-        title=f"all uses together cost epsilon {total}",
+        title=f"all uses together cost epsilon {written[-1]}",
     )
     return ax

@@ -52,15 +52,10 @@ def compare(
 
     Notes
     -----
-    Stacking weights a maximise ``sum_i w_i log sum_k a_k p_k(y_i | y_-i)`` over the simplex (Yao et al., 2018). ``dse``
-    is the standard error of the weighted sum of row-wise differences, as in :func:`~iwbayes.loo`. It is too small if
-    two models make similar predictions and the difference is small (Sivula et al., 2020).
-
-    References
-    ----------
-    Yao, Vehtari, Simpson & Gelman, Using stacking to average Bayesian predictive distributions, Bayesian Analysis 13
-    (2018); Sivula, Magnusson & Vehtari, Uncertainty in Bayesian leave-one-out cross-validation based model comparison,
-    arXiv:2008.10296 (2020).
+    Stacking weights a maximise ``sum_i w_i log sum_k a_k p_k(y_i | y_-i)`` over the simplex (Yao, Vehtari, Simpson &
+    Gelman, Bayesian Analysis 13, 2018). ``dse`` is the standard error of the weighted sum of row-wise differences, as
+    in :func:`~iwbayes.loo`. It is too small if two models make similar predictions and the difference is small (Sivula,
+    Magnusson & Vehtari, arXiv:2008.10296).
 
     Examples
     --------

@@ -64,7 +64,7 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
           ``ess_share`` (relative to the synthetic rows) and ``psis_ess`` (after Pareto smoothing) describe the tail.
         - ``likelihood_ess``: number of equally weighted rows that would give the mean score the same variance,
           ``tr(J^-1 sum p_i s_i s_i') / tr(J^-1 sum p_i^2 s_i s_i')`` with p_i = w_i/sum w, centred scores s_i and the
-          weighted curvature J (after Ghalebikesabi et al., 2022, B.5.1). At the threshold n_private (1 -
+          weighted curvature J (after Ghalebikesabi et al., UAI 2022, B.5.1). At the threshold n_private (1 -
           explained)/explained, at most n_private, synthetic rows add as much variance as private rows.
         - ``n_synthetic``: must exceed the number of private rows. ``clipped_private`` (released with noise) and
           ``clipped_synthetic`` are the shares of rows that the feature map clipped.
@@ -81,12 +81,6 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
     No check can prove that the synthetic rows cover the private population. k-hat and effective sample sizes do not
     detect nearly empty regions of the generator or a strong non-linear misfit of the weights, and ``misfit`` covers a
     few directions only.
-
-    References
-    ----------
-    Ghalebikesabi et al., Mitigating statistical bias within differentially private synthetic data, UAI 2022; Vehtari,
-    Gelman, Simpson, Carpenter & Bürkner, Rank-normalization, folding, and localization: an improved R-hat, Bayesian
-    Analysis 16 (2021).
 
     Examples
     --------

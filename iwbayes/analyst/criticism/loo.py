@@ -35,32 +35,29 @@ NOISY = 0.1
 class RehearsedScore:
     """Log predictive density of weighted rows under the draws of a fit, for its standard error by rehearsals.
 
-    `beta` (draw, column, predictor) and `scale` (draw,), in the form that the family uses, are the parameters of
-    `design`. The score differs from elpd only by p_loo, which hardly varies. So its standard error is used for elpd.
+    The score differs from elpd only by p_loo, which hardly varies. So its standard error is used for elpd.
     """
 
     design: Design
-    beta: Array
-    scale: Array
+    beta: Array  # (draw, column, predictor)
+    scale: Array  # (draw,), in the form that the family uses
     total: float
     rehearsals: Rehearsals
 
     def __call__(self, frame: pd.DataFrame, weights: Array) -> float:
-        """Return the total weight times the weighted mean density of the rows that the design can evaluate."""
+        """Return the total weight times the weighted mean density of the rows of `densities`."""
         rows, densities = self.densities(frame)
         return self.total * float(np.average(densities, weights=weights[rows]))
 
     def densities(self, frame: pd.DataFrame) -> tuple[NDArray[np.intp], Array]:
         """Return the indices of the rows that the design can evaluate, and their log predictive densities."""
-        own = self.rehearsals.release.synthetic.frame
-        return self._of_release if frame is own else self._evaluated(frame)
+        return self._of_release if frame is self.rehearsals.release.synthetic.frame else self._evaluated(frame)
 
     @cached_property
     def _of_release(self) -> tuple[NDArray[np.intp], Array]:
         return self._evaluated(self.rehearsals.release.synthetic.frame)
 
     def _evaluated(self, frame: pd.DataFrame) -> tuple[NDArray[np.intp], Array]:
-        """Return the indices of the rows that the design can evaluate, and their log predictive densities."""
         other = other_rows(self.design, frame)
         eta = self.beta.transpose(2, 0, 1) @ other.x.T
         values = other.family.log_density(eta, other.y, self.scale[:, None])
@@ -95,9 +92,7 @@ def rehearsed_errors(scores: Sequence[RehearsedScore]) -> Array:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class WeightedLOO:
-    """Expected log predictive density of a weighted posterior, by leave-one-out cross-validation.
-
-    :func:`~iwbayes.loo` returns it.
+    """Expected log predictive density of a weighted posterior by leave-one-out; :func:`~iwbayes.loo` returns it.
 
     Parameters
     ----------
@@ -108,21 +103,15 @@ class WeightedLOO:
         Number of posterior draws, and of rows with a positive weight.
     total : float
         Sum of the weights.
-    good_k : float
-        Largest acceptable k-hat, ``min(1 - 1/log10(n_samples), 0.7)``.
-    warning : bool
-        Whether k-hat is above `good_k` in a row with a positive weight.
+    good_k, warning : float, bool
+        Largest acceptable k-hat, ``min(1 - 1/log10(n_samples), 0.7)``, and whether a row with a weight exceeds it.
     noise_included : bool
         Whether `se` includes the noise in the weights.
     elpd_i, pareto_k, weights : xarray.DataArray, shape (row,)
         ``log p(y_i | y_-i)``, not multiplied by the weight; k-hat, -inf if leaving out the row changes nothing; and
         weights w_i, on the scale of the likelihood that was sampled.
-    sample : WeightedSample
-        The weights and the indices of their rows in the table, for standard errors of differences.
-    response : xarray.Dataset or None
-        Observed values. :func:`~iwbayes.compare` checks that all models have the same ones.
-    rehearsed : RehearsedScore or None
-        Predictive densities that rehearsals need for standard errors of differences.
+    sample, response, rehearsed : WeightedSample, xarray.Dataset or None, RehearsedScore or None
+        Rows, observed values and predictive densities, with which :func:`~iwbayes.compare` checks and compares models.
     """
 
     elpd: float
@@ -176,67 +165,51 @@ def loo(
     ----------
     idata : arviz.InferenceData or xarray.DataTree
         Draws of the weighted posterior, without calibration, with the groups ``log_likelihood`` (unweighted) and
-        ``log_likelihood_weighted``. Get them from ``fit(..., log_likelihood=True, calibrate="none")`` or from
+        ``log_likelihood_weighted``, from ``fit(..., log_likelihood=True, calibrate="none")`` or
         :func:`~iwbayes.log_likelihood`.
     release : Release
         Release with the rows and weights of the model that was sampled; for different weights pass
-        ``dataclasses.replace(release, weights=...)``. The model may use a subset of the rows or a different order: the
-        coordinate ``row`` of the log likelihood then contains their indices, counted from 0. For
-        ``<column>_observed``, PyMC's name for the observed part of a variable with missing values, the column of the
-        release shows which rows were observed. Otherwise rows of model and release have the same order.
+        ``dataclasses.replace(release, weights=...)``. If the model uses a subset of the rows or a different order, the
+        coordinate ``row`` of the log likelihood contains their indices, counted from 0. For ``<column>_observed``,
+        PyMC's name for the observed part of a variable, these are the rows in which the column is not missing.
     total : float, optional
-        Sum of the weights over all rows of the release, as in the model that was sampled. By default it is the total
-        that :func:`~iwbayes.fit` recorded, or ``release.n_private``.
+        Sum of the weights over all rows of the release, as in the model that was sampled. By default the total that
+        :func:`~iwbayes.fit` recorded, or ``release.n_private``.
     var_name : str, optional
-        Name of the observed variable from which rows are left out. By default a row is left out of all observed
-        variables, which must have the same number of rows and the same weights.
+        Observed variable from which rows are left out. By default all, which must have the same rows and weights.
     rehearsals : Rehearsals, optional
-        Rehearsals of the release, from :func:`~iwbayes.rehearse`. The standard error then comes from them. Only for
-        results of :func:`~iwbayes.fit`.
+        Rehearsals of the release, for the standard error of a result of :func:`~iwbayes.fit`.
 
     Returns
     -------
     WeightedLOO
-        Estimates ``elpd``, ``se`` and ``p_loo``, and for each row ``elpd_i`` and ``pareto_k``. Printing it shows a
-        summary like ArviZ's.
+        Estimates ``elpd``, ``se`` and ``p_loo``, and for each row ``elpd_i`` and ``pareto_k``. It prints like ArviZ's.
 
     Raises
     ------
-    TypeError, ValueError
-        If the draws are calibrated or mix several weight draws; if a group is missing; if rows or weights of the
-        release are not those of the model, by the digest that :func:`~iwbayes.fit` recorded and by the weighted terms
-        of one draw; if the log likelihood is NaN or +inf, or -inf in a row with a positive weight.
-    KeyError
-        If `var_name` is not in the log likelihood.
+    TypeError, ValueError, KeyError
+        If the draws are calibrated or mix several weight draws; if a group or variable is missing; if rows or weights
+        of the release are not those of the model, by the digest that :func:`~iwbayes.fit` recorded and by the weighted
+        terms of one draw; if the log likelihood is NaN or +inf, or -inf in a row with a positive weight.
 
     Warns
     -----
     WeightsWarning
-        If k-hat is above its threshold in some rows: the message has their number, the threshold and advice. And if the
-        standard error of the formula is above 0.1 per private row, because it can then be too small.
-
-    See Also
-    --------
-    compare : Compare models of the same weighted rows.
+        If k-hat is above its threshold in some rows, or the standard error of the formula is above 0.1 per private row,
+        because it can then be too small.
 
     Notes
     -----
     The importance ratios for leaving out row i are ``f_i^-w_i``. Their tail is Pareto-smoothed, with draws treated as
     independent (``reff=1`` in ArviZ), and ``p(y_i | y_-i)`` is the self-normalised mean of ``f_i``. If all weights are
-    one, this is the PSIS-LOO of Vehtari, Gelman and Gabry (2017). Rows of weight zero contribute nothing.
+    one, this is PSIS-LOO (Vehtari, Gelman & Gabry, Statistics and Computing 27, 2017; Vehtari et al., JMLR 25, 2024).
 
     The standard error is ``total sqrt(V)``. For the weights of a tilt, V is the variance of calibrated intervals for
     the mean score, ``sum_i p_i^2 r_i^2 + C P_b C'``, with shares p_i of the weights and the residuals r_i of the row's
     score from their regression on the features of the tilt. For other weights r_i is the deviation from the mean. With
-    rehearsals, the standard error is the root mean square difference between the score of the rows of each replay and
-    the score of the rows of the release, under the same draws, plus the variance that rehearsals cannot show. The page
-    "Compare and check models" says when to prefer it.
-
-    References
-    ----------
-    Vehtari, Gelman & Gabry, Practical Bayesian model evaluation using leave-one-out cross-validation and WAIC,
-    Statistics and Computing 27 (2017); Vehtari, Simpson, Gelman, Yao & Gabry, Pareto smoothed importance sampling,
-    JMLR 25 (2024).
+    rehearsals it is the root mean square difference between the scores of the rows of each replay and of the release,
+    under the same draws, plus the variance that rehearsals cannot show. The page "Compare and check models" says when
+    to prefer it.
 
     Examples
     --------
@@ -247,16 +220,12 @@ def loo(
     >>> result.elpd_i.shape, result.noise_included
     ((10000,), True)
     """
-    terms = row_terms(idata, release, total, var_name)
-    score = (
-        None
-        if rehearsals is None
-        else RehearsedScore.of(group_or_empty(idata, "posterior"), release, terms.sample.total, rehearsals)
-    )
-    scores, shapes, full = _leave_out(terms)
+    terms, score = row_terms(idata, release, total, var_name), None
     sample = terms.sample
-    w = sample.weights
-    seen = w > 0
+    if rehearsals is not None:
+        score = RehearsedScore.of(group_or_empty(idata, "posterior"), release, sample.total, rehearsals)
+    scores, shapes, full = _leave_out(terms)
+    w, seen = sample.weights, sample.weights > 0
     n_draws = terms.values.sizes["chain"] * terms.values.sizes["draw"]
     good_k = float(pareto_k_threshold(n_draws))
     bad = shapes[seen] > good_k

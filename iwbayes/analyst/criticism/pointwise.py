@@ -47,10 +47,7 @@ def group_or_empty(idata: arviz_compat.ArvizObject, name: str) -> xr.Dataset:
 
 
 def row_terms(idata: arviz_compat.ArvizObject, release: Release, total: float | None, var_name: Any) -> RowTerms:
-    """Read the pointwise log likelihood of the rows, and their weights from the release.
-
-    Arguments and errors are as in :func:`~iwbayes.loo`.
-    """
+    """Read the pointwise log likelihood of the rows, and their weights; arguments and errors as in `loo`."""
     check_release(release)
     check_total(total, "Use the total of the model that was sampled.")
     posterior = group_or_empty(idata, "posterior")
@@ -94,27 +91,22 @@ def _summed(group: xr.Dataset, names: tuple[str, ...]) -> xr.DataArray:
         if name not in group:
             raise ValueError(f"both log likelihood groups must have the variable {name!r}; one does not. {_STORE}")
         term = group[name]
-        absent = [dim for dim in ("chain", "draw") if dim not in term.dims]
-        if absent:
-            raise ValueError(
-                f"the log likelihood of {name!r} must have the dimensions chain and draw; {absent} are missing. "
-                f"{_STORE}"
-            )
+        if absent := [dim for dim in ("chain", "draw") if dim not in term.dims]:
+            rule = f"have the dimensions chain and draw; {absent} are missing"
+            raise ValueError(f"the log likelihood of {name!r} must {rule}. {_STORE}")
         term = term.transpose("chain", "draw", ...)
         if term.ndim < 3:
-            raise ValueError(
-                f"the log likelihood of {name!r} must have one value per row; it has one per draw. {_STORE}"
-            )
+            rule = "have one value per row; it has one per draw"
+            raise ValueError(f"the log likelihood of {name!r} must {rule}. {_STORE}")
         terms.append(term.sum(term.dims[3:], skipna=False) if term.ndim > 3 else term)
-    first = terms[0]
-    for name, term in zip(names[1:], terms[1:], strict=True):
-        if term.sizes[term.dims[2]] != first.sizes[first.dims[2]]:
+    first, *others = terms
+    for name, term in zip(names[1:], others, strict=True):
+        if term.shape[2] != first.shape[2]:
             raise ValueError(
-                f"the observed variables {', '.join(names)} must have the same number of rows; got "
-                f"{first.sizes[first.dims[2]]} and, for {name!r}, {term.sizes[term.dims[2]]}. Choose one of them with "
-                "var_name."
+                f"the observed variables {', '.join(names)} must have the same number of rows; got {first.shape[2]} "
+                f"and, for {name!r}, {term.shape[2]}. Choose one of them with var_name."
             )
-    values = sum((np.asarray(term, dtype=np.float64) for term in terms[1:]), np.asarray(first, dtype=np.float64))
+    values = sum((np.asarray(term, dtype=np.float64) for term in others), np.asarray(first, dtype=np.float64))
     return first.copy(data=values).rename(", ".join(names))
 
 

@@ -62,8 +62,7 @@ def predicted_variables(
         predicted = arviz_compat.group(idata, "posterior_predictive")
         known = [str(name) for name in observed.data_vars if name in predicted]
         names = _names(var_name, known)
-        unknown = [name for name in columns if name not in known]
-        if unknown:
+        if unknown := [name for name in columns if name not in known]:
             raise KeyError(
                 f"columns must name observed variables with replicates, {', '.join(known)}; got "
                 f"{', '.join(map(repr, unknown))}."
@@ -194,10 +193,7 @@ def _spaced(n: int, most: int) -> NDArray[np.intp]:
 def replicates(
     design: Design, posterior: xr.Dataset, chosen: NDArray[np.intp], rng: np.random.Generator, *, block: int
 ) -> Iterator[Array]:
-    """Draw responses of all rows, in blocks (draw, row) of at most `block` draws.
-
-    `chosen` contains the indices of the parameter draws, counted over all chains.
-    """
+    """Draw responses of all rows in blocks (draw, row), for the chosen draws counted over all chains."""
     beta, sigma = design.coefficients(posterior)[chosen], design.auxiliary_draws(posterior)[chosen]
     for part in row_blocks(len(chosen), block):
         yield design.family.draw(beta[part].transpose(2, 0, 1) @ design.x.T, sigma[part], rng)

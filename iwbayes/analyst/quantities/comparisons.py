@@ -38,7 +38,9 @@ def comparisons(
     """Compare the mean response between values of a predictor, averaged over the weighted rows of a release.
 
     All rows are set to one value of the predictor, then to another, with the other predictors unchanged, and the two
-    averages of E[y | x] (for a categorical response, the probabilities of its levels) are compared (g-computation).
+    averages of E[y | x] (for a categorical response, the probabilities of its levels) are compared: g-computation
+    (Greenland & Robins, International Journal of Epidemiology 15, 1986; Arel-Bundock, Greifer & Heiss, Journal of
+    Statistical Software 111, 2024).
 
     Parameters
     ----------
@@ -74,12 +76,6 @@ def comparisons(
     TypeError, ValueError, KeyError
         As in :func:`~iwbayes.slopes`; if values are outside the declared bounds, or levels did not occur in the fit; if
         a step is longer than the range of the rows; or if means of a ratio are not positive.
-
-    References
-    ----------
-    Greenland & Robins, Identifiability, exchangeability, and epidemiological confounding, International Journal of
-    Epidemiology 15 (1986); Arel-Bundock, Greifer & Heiss, How to interpret statistical models using marginaleffects
-    for R and Python, Journal of Statistical Software 111 (2024).
 
     Examples
     --------

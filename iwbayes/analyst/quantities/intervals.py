@@ -50,10 +50,6 @@ def intervals(
     ValueError
         If prob is out of range, var_names are unknown, or a table lacks a column or names a coefficient twice.
 
-    See Also
-    --------
-    iwbayes.plots.forest : The same numbers as a figure.
-
     Examples
     --------
     With ``release`` as in the example of :func:`~iwbayes.publish`:

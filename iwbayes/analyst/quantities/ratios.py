@@ -53,11 +53,8 @@ def odds_ratios(
     -----
     An interaction ``a:b`` becomes a ratio of ratios. With interactions, powers or splines a column has no single ratio:
     compare two rows with :func:`~iwbayes.predictions`, or averages with :func:`~iwbayes.comparisons`. Intervals are the
-    exponentials of those of the coefficients, with the same coverage.
-
-    References
-    ----------
-    McCullagh & Nelder, Generalized Linear Models, 2nd edition, Chapman & Hall (1989), chapters 4 to 6.
+    exponentials of those of the coefficients, with the same coverage. See McCullagh & Nelder, Generalized Linear Models
+    (1989), chapters 4 to 6.
 
     Examples
     --------

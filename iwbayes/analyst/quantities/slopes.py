@@ -78,13 +78,9 @@ def slopes(
     Notes
     -----
     Interactions, powers and splines are included: columns of the design matrix are differentiated by one central
-    difference, and the inverse link in closed form. With several weight draws, each posterior draw is averaged with its
+    difference, and the inverse link in closed form (Bartus, Stata Journal 5, 2005; Dowd, Greene & Norton, Health
+    Services Research 49, 2014). With several weight draws, each posterior draw is averaged with its
     own weight draw.
-
-    References
-    ----------
-    Bartus, Estimation of marginal effects using margeff, Stata Journal 5 (2005); Dowd, Greene & Norton, Computation of
-    standard errors, Health Services Research 49 (2014).
 
     Examples
     --------
