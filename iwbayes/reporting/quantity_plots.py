@@ -183,12 +183,9 @@ def _intervals(values: xr.DataArray, prob: float) -> pd.DataFrame:
     """Means and equal-tailed intervals over the draws, one row for each element, with its coordinates."""
     checks.share("prob", prob, "Use 0.9 for a 90 % interval.")
     sample = ("chain", "draw")
-    bounds = values.quantile([(1 - prob) / 2, (1 + prob) / 2], sample)
-    found = {"mean": values.mean(sample), "lower": bounds[0].drop_vars("quantile")}
-    found["upper"] = bounds[1].drop_vars("quantile")
-    if not found["mean"].dims:
-        return pd.DataFrame({key: [float(own)] for key, own in found.items()})
-    return xr.Dataset(found).to_dataframe().reset_index()
+    lower, upper = values.quantile([(1 - prob) / 2, (1 + prob) / 2], sample).drop_vars("quantile")
+    found = xr.Dataset({"mean": values.mean(sample), "lower": lower, "upper": upper})
+    return found.to_dataframe().reset_index() if found.dims else pd.DataFrame([{k: float(found[k]) for k in found}])
 
 
 def _draw_lines(ax: Axes, table: pd.DataFrame, column: str, lines: list[tuple[str, pd.DataFrame]]) -> None:

@@ -241,10 +241,8 @@ def _weights(release: Release, checks: pd.DataFrame) -> str:
 
 def _marginals(release: Release) -> str:
     schema, frame = release.synthetic.schema, release.synthetic.frame
-    names = schema.names[:_MOST_COLUMNS]
-    hidden = len(schema) - len(names)
-    shares = release.weights.values / len(frame)
-    rows = []
+    names, hidden = schema.names[:_MOST_COLUMNS], max(len(schema) - _MOST_COLUMNS, 0)
+    shares, rows = release.weights.values / len(frame), []
     for name in names:
         column = schema[name]
         if isinstance(column, _Numeric):
@@ -282,8 +280,8 @@ def _rehearsed(record: xr.Dataset) -> str:
         "and 'unrehearsed' the share of its variance for quantities that the release did not measure."
     )
     keys = ("rehearsed_coverage", "rehearsed_coverage_se", "length_ratio", "unrehearsed_share")
-    columns = [record["parameter"].to_numpy(), *(record[key].to_numpy() for key in keys)]
-    rows = [(str(name), *map(float, values)) for name, *values in list(zip(*columns, strict=True))[:_MOST_PARAMETERS]]
+    columns = [map(str, record["parameter"].to_numpy()), *(record[key].to_numpy().tolist() for key in keys)]
+    rows = list(zip(*columns, strict=True))[:_MOST_PARAMETERS]
     header = ("parameter", "covered", "its standard error", "length", "unrehearsed")
     return paragraph(lead) + table("What rehearsals say", header, rows)
 
@@ -302,15 +300,15 @@ def _posterior(release: Release, idata: Any, checks: pd.DataFrame) -> str:
     hidden = max(len(shown) - _MOST_PARAMETERS, 0)
     shown = shown.iloc[:_MOST_PARAMETERS]
     content = paragraph("; ".join(facts)) if facts else ""
-    record = arviz_compat.group(idata, "calibration") if arviz_compat.has_group(idata, "calibration") else None
-    rehearsed = record if record is not None and record.attrs["method"] == "rehearsals" else None
+    record = arviz_compat.group_or_empty(idata, "calibration")
+    rehearsed = record.attrs.get("method") == "rehearsals"
     if checks.loc["calibration", "verdict"] == "ok":
         said = (
             "The intervals are calibrated: they account for the noise in the weights, within the limits that "
             "simulations support."
         )
-        if rehearsed is not None:
-            n = int(rehearsed.attrs["n_rehearsals"])
+        if rehearsed:
+            n = int(record.attrs["n_rehearsals"])
             said = (
                 f"The widths of the intervals come from {n} rehearsals of the release, and account for errors that "
                 "rehearsals cannot show."
@@ -324,8 +322,8 @@ def _posterior(release: Release, idata: Any, checks: pd.DataFrame) -> str:
     rows = [(name, *(float(row[key]) for key in _SUMMARY)) for name, row in shown.iterrows()]
     caption = "Posterior, with equal-tailed 90 % intervals" + (f"; {hidden} more are not shown" if hidden else "")
     content += table(caption, ("parameter", *_SUMMARY.values()), rows)
-    if rehearsed is not None:
-        content += _rehearsed(rehearsed)
+    if rehearsed:
+        content += _rehearsed(record)
     every = intervals(idata)
     forest = every.iloc[:_MOST_DRAWN]
     clear = int(((forest["lower"] > 0) | (forest["upper"] < 0)).sum())

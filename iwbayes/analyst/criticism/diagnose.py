@@ -16,7 +16,6 @@ from iwbayes.analyst.calibration.measures import MEASURES
 from iwbayes.analyst.calibration.release_limits import tail_checks, weight_checks, weight_facts
 from iwbayes.analyst.calibration.verdict import failed_refits_check, nonquadraticity_check, source
 from iwbayes.analyst.criticism.diagnostics_table import COLUMNS, NAN, Diagnostics
-from iwbayes.analyst.criticism.pointwise import group_or_empty
 from iwbayes.analyst.fit_record import weights_digest
 from iwbayes.analyst.inference.nuts import DRAWS_PER_CHAIN, RHAT_FAILURE, RHAT_LIMIT
 from iwbayes.analyst.released_tilt import ReleasedTilt
@@ -96,8 +95,8 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
     checks: list[Check] = []
     record, has_scale = None, True
     if idata is not None:
-        attrs = group_or_empty(idata, "posterior").attrs
-        record = arviz_compat.group(idata, "calibration") if arviz_compat.has_group(idata, "calibration") else None
+        attrs = arviz_compat.group_or_empty(idata, "posterior").attrs
+        record = arviz_compat.group_or_empty(idata, "calibration") or None
         if record is not None and "kappa0" not in record.attrs:
             raise ValueError(
                 "idata must be the result of a fit; got quantities computed from one, which have their own group "

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,14 +15,15 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.criticism.pointwise import RowTerms, by_row, group_or_empty, row_terms
-from iwbayes.analyst.criticism.weighted_sample import WeightedSample
+from iwbayes.analyst.arguments import check_release, check_total
+from iwbayes.analyst.criticism.weighted_sample import WeightedSample, weighted_sample
+from iwbayes.analyst.fit_record import check_recorded_weights
 from iwbayes.analyst.regression.design_record import recorded_design
 from iwbayes.models.design import Design, other_rows
 from iwbayes.release import Release
 from iwbayes.release.rehearsals import Rehearsals
 from iwbayes.release.weights import pareto_k_threshold, psislw
-from iwbayes.utils.arrays import Array
+from iwbayes.utils.arrays import Array, row_blocks
 from iwbayes.utils.warnings import WeightsWarning
 
 #: Most posterior draws used for predictive densities in rehearsals.
@@ -29,6 +31,12 @@ _REHEARSED_DRAWS = 200
 #: From this standard error a row on, the formula's can be too small. In ``benchmarks/elpd.py`` mean squared errors were
 #: 2.0, 0.8 and 1.1 times the formula's at a median of 0.13, 0.11 and 0.05 a row; by rehearsals 0.7, 0.3 and 1.1 times.
 NOISY = 0.1
+#: Rows per block.
+_BLOCK_ROWS = 256
+#: Remedy if an object has no groups for leave-one-out.
+_STORE = (
+    "Store both groups with log_likelihood(idata, weighted_model) or fit(..., log_likelihood=True, calibrate='none')."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,10 +228,10 @@ def loo(
     >>> result.elpd_i.shape, result.noise_included
     ((10000,), True)
     """
-    terms, score = row_terms(idata, release, total, var_name), None
+    terms, score = _row_terms(idata, release, total, var_name), None
     sample = terms.sample
     if rehearsals is not None:
-        score = RehearsedScore.of(group_or_empty(idata, "posterior"), release, sample.total, rehearsals)
+        score = RehearsedScore.of(arviz_compat.group_or_empty(idata, "posterior"), release, sample.total, rehearsals)
     scores, shapes, full = _leave_out(terms)
     w, seen = sample.weights, sample.weights > 0
     n_draws = terms.values.sizes["chain"] * terms.values.sizes["draw"]
@@ -238,7 +246,7 @@ def loo(
             WeightsWarning,
             stacklevel=2,
         )
-    observed = group_or_empty(idata, "observed_data")
+    observed = arviz_compat.group_or_empty(idata, "observed_data")
     se = float(difference_errors(scores[:, None], sample)[0] if score is None else rehearsed_errors([score])[0, 0])
     if score is None and sample.noise_included and se > NOISY * sample.total:
         warnings.warn(
@@ -278,11 +286,115 @@ def difference_errors(differences: Array, sample: WeightedSample) -> Array:
     return errors
 
 
-def _leave_out(terms: RowTerms) -> tuple[Array, Array, Array]:
+@dataclass(frozen=True, eq=False)
+class _RowTerms:
+    """Unweighted log likelihood of each row at each draw, and the weights of the rows."""
+
+    #: log f(y_i | theta_s) by chain, draw and row, summed over observed variables and trailing dimensions.
+    values: xr.DataArray
+    sample: WeightedSample
+    #: Names of the observed variables.
+    names: tuple[str, ...]
+
+    def labelled(self, values: Array, name: str) -> xr.DataArray:
+        """Label an array with one value per row with the coordinates of the rows."""
+        dim = self.values.dims[2]
+        coords = {key: coord for key, coord in self.values.coords.items() if coord.dims == (dim,)}
+        return xr.DataArray(values, dims=(dim,), coords=coords, name=name)
+
+
+def _row_terms(idata: arviz_compat.ArvizObject, release: Release, total: float | None, var_name: Any) -> _RowTerms:
+    """Read the pointwise log likelihood of the rows, and their weights; arguments and errors as in `loo`."""
+    check_release(release)
+    check_total(total, "Use the total of the model that was sampled.")
+    posterior = arviz_compat.group_or_empty(idata, "posterior")
+    _check_draws(idata, posterior.attrs)
+    check_recorded_weights(posterior, release)
+    group = arviz_compat.group(idata, "log_likelihood")
+    known = tuple(map(str, group.data_vars))
+    if var_name is not None and var_name not in known:
+        raise KeyError(f"var_name must be a variable of log_likelihood, {', '.join(known)}; got {var_name!r}.")
+    names = known if var_name is None else (var_name,)
+    plain = _summed(group, names)
+    total = float(posterior.attrs.get("total", release.n_private) if total is None else total)
+    sample = weighted_sample(release, plain, total=total)
+    _check_weights(plain, _summed(arviz_compat.group(idata, "log_likelihood_weighted"), names), sample)
+    return _RowTerms(plain, sample, names)
+
+
+def _check_draws(idata: arviz_compat.ArvizObject, attrs: dict[Any, Any]) -> None:
+    """Raise ValueError for draws without known leave-one-out ratios: calibrated, mixed or possibly weighted terms."""
+    if arviz_compat.has_group(idata, "calibration") or attrs.get("calibration", "none") != "none":
+        raise ValueError(
+            "the draws must not be calibrated, because calibration moves them and the ratios for leaving out a row are "
+            "then unknown. Use fit(..., calibrate='none'), or the draws that pm.sample returned."
+        )
+    # pm.compute_log_likelihood of a weighted model stores w log f as log_likelihood; with both groups it is log f
+    for name in ("log_likelihood", "log_likelihood_weighted"):
+        if not arviz_compat.has_group(idata, name):
+            raise ValueError(f"the ArviZ object must have the group {name}; it is missing. {_STORE}")
+    if int(attrs.get("weight_draws", 1)) > 1:
+        raise ValueError(
+            f"the draws must come from one weight vector; fit mixed the posteriors of {attrs['weight_draws']} weight "
+            "draws, and a mixture has no single ratio for leaving out a row. Fit with the average weights:\n"
+            "with np.errstate(divide='ignore'): weights = Weights(np.log(release.weights.values), 'average')"
+        )
+
+
+def _summed(group: xr.Dataset, names: tuple[str, ...]) -> xr.DataArray:
+    """Return the log likelihood by row, summed over trailing dimensions and observed variables."""
+    terms = []
+    for name in names:
+        if name not in group:
+            raise ValueError(f"both log likelihood groups must have the variable {name!r}; one does not. {_STORE}")
+        term = group[name]
+        if absent := [dim for dim in ("chain", "draw") if dim not in term.dims]:
+            rule = f"have the dimensions chain and draw; {absent} are missing"
+            raise ValueError(f"the log likelihood of {name!r} must {rule}. {_STORE}")
+        term = term.transpose("chain", "draw", ...)
+        if term.ndim < 3:
+            rule = "have one value per row; it has one per draw"
+            raise ValueError(f"the log likelihood of {name!r} must {rule}. {_STORE}")
+        terms.append(term.sum(term.dims[3:], skipna=False) if term.ndim > 3 else term)
+    first, *others = terms
+    for name, term in zip(names[1:], others, strict=True):
+        if term.shape[2] != first.shape[2]:
+            raise ValueError(
+                f"the observed variables {', '.join(names)} must have the same number of rows; got {first.shape[2]} "
+                f"and, for {name!r}, {term.shape[2]}. Choose one of them with var_name."
+            )
+    values = sum((np.asarray(term, dtype=np.float64) for term in others), np.asarray(first, dtype=np.float64))
+    return first.copy(data=values).rename(", ".join(names))
+
+
+def _check_weights(plain: xr.DataArray, weighted: xr.DataArray, sample: WeightedSample) -> None:
+    """Raise ValueError unless the last draw has weighted terms that are unweighted terms times the weights."""
+    if plain.shape != weighted.shape:
+        raise ValueError(
+            f"log_likelihood and log_likelihood_weighted must have the same shape; got {plain.shape} and "
+            f"{weighted.shape}. {_STORE}"
+        )
+    terms, products = plain.to_numpy()[-1, -1], weighted.to_numpy()[-1, -1]
+    seen = (sample.weights > 0) & np.isfinite(terms)
+    expected = sample.weights[seen] * terms[seen]
+    # terms may have single precision
+    off = ~np.isclose(products[seen], expected, rtol=1e-4, atol=1e-6 * np.abs(expected).max(initial=0.0))
+    if off.any():
+        raise ValueError(
+            f"log_likelihood_weighted must be log_likelihood times the weights of the release, with total "
+            f"{sample.table.sum():.7g}; it differs in {int(off.sum())} of {off.size} rows. Pass the release of the "
+            "model that was sampled, and total= if its weights have a different sum."
+        )
+
+
+def _leave_out(terms: _RowTerms) -> tuple[Array, Array, Array]:
     """Return log p(y_i | y_-i), k-hat and log p(y_i | y), each of shape (row,)."""
     weights = terms.sample.weights
     scores, shapes, full = np.empty(len(weights)), np.full(len(weights), -np.inf), np.empty(len(weights))
-    for rows, values in by_row(terms.values):
+    stacked = terms.values.to_numpy()
+    for rows in row_blocks(len(weights), _BLOCK_ROWS):
+        part = stacked[:, :, rows]
+        values = np.ascontiguousarray(part.reshape(-1, part.shape[2]).T)  # (row, draw)
         _check_rows(values, weights[rows], rows.start)
         # rows of weight zero have equal ratios
         ratios = np.full(values.shape, -np.log(values.shape[1]))

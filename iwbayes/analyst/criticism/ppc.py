@@ -123,7 +123,7 @@ def ppc(
     custom = custom_summaries(statistics)
     rng = np.random.default_rng(random_seed)
     keys: list[tuple[Any, ...]] = []
-    rows: list[dict[str, float]] = []
+    parts: list[pd.DataFrame] = []
     noise_included = False
     for check in predicted_variables(idata, release, var_name=var_name, columns=columns or {}, draws=draws, rng=rng):
         noise_included = check.sample.noise_included
@@ -134,18 +134,16 @@ def ppc(
             )
         groups = row_groups(check.sample, release, by)
         summaries = summaries_of(check.levels, custom)
-        replicated = _replicated(check, groups, summaries)
-        errors = (
-            [_standard_errors(check.sample, members, summaries, check.observed[members]) for _, members in groups]
-            if rehearsals is None
-            else np.split(_rehearsed_errors(check, groups, summaries, release, rehearsals, by), len(groups))
-        )
-        for (label, members), values, own in zip(groups, replicated, errors, strict=True):
+        if rehearsals is None:
+            errors = [_standard_errors(check, members, summaries) for _, members in groups]
+        else:
+            errors = np.split(_rehearsed_errors(check, groups, summaries, release, rehearsals, by), len(groups))
+        for (label, members), values, own in zip(groups, _replicated(check, groups, summaries), errors, strict=True):
             found = [name for summary in summaries for name in summary.names]
             keys += [(check.name, *([] if by is None else [label]), name) for name in found]
-            rows += _compared(check, members, summaries, values, own, prob)
+            parts.append(_compared(check, members, summaries, values, own, prob))
     names = ["variable", *([] if by is None else [by]), "statistic"]
-    table = pd.DataFrame(rows, index=pd.MultiIndex.from_tuples(keys, names=names))
+    table = pd.concat(parts).set_axis(pd.MultiIndex.from_tuples(keys, names=names))
     table.attrs["noise_included"] = noise_included or rehearsals is not None
     return table
 
@@ -185,30 +183,24 @@ def _compared(
     replicated: Array,
     errors: Array,
     prob: float,
-) -> list[dict[str, float]]:
+) -> pd.DataFrame:
     """Return the table rows of a group, for standard errors (summary,) of its observed summaries."""
-    values = check.observed[members]
-    observed = _summarised(summaries, values[None], _shares(check.sample, members))[:, 0]
+    observed = _summarised(summaries, check.observed[members][None], _shares(check.sample, members))[:, 0]
     percent, tail = f"{100 * prob:g}", (1 - prob) / 2
     bounds = np.quantile(replicated, [tail, 1 - tail], axis=1)
-    return [
-        {
-            "observed": float(observed[index]),
-            "se": float(errors[index]),
-            "mean": float(found.mean()),
-            f"eti{percent}_lb": float(bounds[0, index]),
-            f"eti{percent}_ub": float(bounds[1, index]),
-            "p_value": _tail_probability(float(observed[index]), found),
-        }
-        for index, found in enumerate(replicated)
-    ]
+    return pd.DataFrame({
+        "observed": observed,
+        "se": errors,
+        "mean": replicated.mean(axis=1),
+        f"eti{percent}_lb": bounds[0],
+        f"eti{percent}_ub": bounds[1],
+        "p_value": list(map(_tail_probability, observed, replicated)),
+    })  # fmt: skip
 
 
-def _standard_errors(
-    sample: WeightedSample, members: NDArray[np.intp], summaries: Sequence[Summary], values: Array
-) -> Array:
+def _standard_errors(check: Predicted, members: NDArray[np.intp], summaries: Sequence[Summary]) -> Array:
     """Return the standard errors (summary,) of observed summaries; NaN without an influence function."""
-    shares = _shares(sample, members)
+    sample, shares = check.sample, _shares(check.sample, members)
     # influences within a small group are larger, because its shares are relative to all rows used
     scale = sample.total / sample.weights[members].sum()
     errors = []
@@ -217,7 +209,7 @@ def _standard_errors(
             errors.append(np.full(len(summary.names), np.nan))
             continue
         influence = np.zeros((len(sample.weights), len(summary.names)))
-        influence[members] = scale * summary.influence(values, shares).T
+        influence[members] = scale * summary.influence(check.observed[members], shares).T
         errors.append(np.sqrt(np.diag(sample.covariance(influence))))
     return np.concatenate(errors)
 
@@ -337,14 +329,11 @@ def _shares_of(levels: Sequence[Any]) -> Summary:
 
 def _each(name: str, function: Callable[[Array, Array], Any]) -> Callable[[Array, Array], Array]:
     def of_draws(values: Array, shares: Array) -> Array:
-        found = []
-        for row in values:
-            value = np.asarray(function(row, shares), dtype=np.float64)
-            if value.ndim:
-                raise ValueError(
-                    f"the statistic {name!r} must return one number; it returned shape {value.shape}. Split it."
-                )
-            found.append(float(value))
+        found = [np.asarray(function(row, shares), dtype=np.float64) for row in values]
+        if several := [value.shape for value in found if value.ndim]:
+            raise ValueError(
+                f"the statistic {name!r} must return one number; it returned shape {several[0]}. Split it."
+            )
         return np.array([found])
 
     return of_draws

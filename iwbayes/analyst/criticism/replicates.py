@@ -12,7 +12,6 @@ from formulaic import Formula
 from numpy.typing import NDArray
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.criticism.pointwise import group_or_empty
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample, observed_column, weighted_sample
 from iwbayes.analyst.fit_record import check_recorded_weights
 from iwbayes.analyst.regression.design_record import recorded_design
@@ -56,7 +55,7 @@ def predicted_variables(
             "the ArviZ object must have the group observed_data; it is missing. Pass the complete result of sampling."
         )
     observed = arviz_compat.group(idata, "observed_data")
-    posterior = group_or_empty(idata, "posterior")
+    posterior = arviz_compat.group_or_empty(idata, "posterior")
     check_recorded_weights(posterior, release)
     if arviz_compat.has_group(idata, "posterior_predictive"):
         predicted = arviz_compat.group(idata, "posterior_predictive")
@@ -110,7 +109,7 @@ def _from_fit(
     """Return the response of a result of fit, with replicates drawn here."""
     name, columns = design.name, set(release.synthetic.schema.names)
     values = _checked_values(observed, design.y)
-    sample = weighted_sample(release, observed, str(observed.dims[0]), total=release.n_private)
+    sample = weighted_sample(release, observed, total=release.n_private)
     # the response is a column or an expression of columns
     used = {name} if name in columns else columns.intersection(Formula(f"{name} ~ 1").lhs.required_variables)
     chosen = _spaced(posterior.sizes["chain"] * posterior.sizes["draw"], draws)
@@ -130,7 +129,7 @@ def _from_predictive(
             f"the observed variable {name!r} must have one number per row; it has shape {observed.shape} and its "
             f"replicates have {predicted.shape[2:]}. Choose a different variable with var_name."
         )
-    sample = weighted_sample(release, observed, str(observed.dims[0]), total=release.n_private)
+    sample = weighted_sample(release, observed, total=release.n_private)
     behind = columns.get(name, observed_column(name, release))
     if behind not in schema.names:
         raise ValueError(

@@ -105,8 +105,8 @@ class WeightedSample:
         return full
 
 
-def weighted_sample(release: Release, rows: xr.DataArray, dim: str, *, total: float | None = None) -> WeightedSample:
-    """Find the weights of the rows of an observed variable or its log likelihood, along dimension `dim`.
+def weighted_sample(release: Release, rows: xr.DataArray, *, total: float | None = None) -> WeightedSample:
+    """Find the weights of the rows of an observed variable or its log likelihood, along the last dimension.
 
     The rows of ``<column>_observed`` (PyMC imputes the missing cells) are those without a missing cell. Otherwise the
     coordinate ``row`` contains their indices, as in results of `fit`; without it they are all rows in order. Weights
@@ -114,7 +114,7 @@ def weighted_sample(release: Release, rows: xr.DataArray, dim: str, *, total: fl
     """
     values = np.asarray(release.weights.values, dtype=np.float64)
     table = values if total is None else values * (total / values.sum())
-    positions = _row_positions(rows, dim, release)
+    positions = _row_positions(rows, release)
     if not table[positions].any():
         raise ValueError(
             "the weights of the rows used must not all be zero. Keep at least one row with a positive weight."
@@ -158,9 +158,9 @@ def observed_column(name: str, release: Release) -> str:
     return part if name not in release.synthetic.schema.names and part in release.synthetic.schema.names else name
 
 
-def _row_positions(rows: xr.DataArray, dim: str, release: Release) -> NDArray[np.intp]:
+def _row_positions(rows: xr.DataArray, release: Release) -> NDArray[np.intp]:
     """Return the indices of the rows among those of the release, matched as in `weighted_sample`."""
-    n_rows, n_table = rows.sizes[dim], len(release.synthetic)
+    dim, n_rows, n_table = rows.dims[-1], rows.shape[-1], len(release.synthetic)
     column = observed_column(str(rows.name), release)
     if n_rows != n_table and column != rows.name:
         complete = np.flatnonzero(release.synthetic.frame[column].notna().to_numpy())

@@ -54,10 +54,8 @@ class FittedRows:
         recorded = read_design(posterior)
         check_recorded_weights(posterior, release)
         design, frame = _own_rows(recorded, posterior, observed, release)
-        response = observed[design.name]
-        sample = weighted_sample(release, response, str(response.dims[0]))
-        n_draws = posterior.sizes["chain"] * posterior.sizes["draw"]
-        weight_draw = _weight_draw(idata, release, n_draws)
+        sample = weighted_sample(release, observed[design.name])
+        weight_draw = _weight_draw(idata, release, posterior.sizes["chain"] * posterior.sizes["draw"])
         return cls(posterior, recorded, design, sample, release, frame, weight_draw, fit_record(idata))
 
     def parts(self) -> list[tuple[NDArray[np.intp], WeightedSample]]:
@@ -71,22 +69,17 @@ class FittedRows:
         ]
 
     @cached_property
-    def _distinct(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """First index of each distinct row, and for each row the index of its distinct row."""
-        if not len(self.frame.columns):
-            return np.zeros(1, dtype=np.intp), np.zeros(len(self.frame), dtype=np.intp)
-        number = self.frame.groupby(list(self.frame.columns), sort=False, observed=True).ngroup().to_numpy()
-        return np.unique(number, return_index=True)[1], number
+    def index(self) -> NDArray[np.intp]:
+        """Index of the distinct row of each row, shape (row used,)."""
+        names = list(self.frame.columns)
+        if not names:
+            return np.zeros(len(self.frame), dtype=np.intp)
+        return self.frame.groupby(names, sort=False, observed=True).ngroup().to_numpy()
 
     @cached_property
     def distinct(self) -> pd.DataFrame:
         """The distinct rows of predictors. Identical rows have the same means."""
-        return self.frame.iloc[self._distinct[0]].reset_index(drop=True)
-
-    @property
-    def index(self) -> NDArray[np.intp]:
-        """Index of the distinct row of each row, shape (row used,)."""
-        return self._distinct[1]
+        return self.frame.iloc[np.unique(self.index, return_index=True)[1]].reset_index(drop=True)
 
     def levels(self, name: str) -> tuple[Any, ...] | None:
         """Return the levels of a predictor, reference first, or None for a number outside ``C(...)``."""
@@ -180,10 +173,7 @@ def fit_record(idata: arviz_compat.ArvizObject) -> xr.Dataset | None:
     """Return the record of the calibration of a fit, with its influence matrices; None if there is none."""
     if not arviz_compat.has_group(idata, "calibration"):
         return None
-    record = arviz_compat.group(idata, "calibration")
-    if not arviz_compat.has_group(idata, "influence"):
-        return record
-    return record.assign(influence=arviz_compat.group(idata, "influence")["influence"])
+    return arviz_compat.group(idata, "calibration").assign(arviz_compat.group_or_empty(idata, "influence").data_vars)
 
 
 def _own_rows(
@@ -212,7 +202,7 @@ def _weight_draw(idata: arviz_compat.ArvizObject, release: Release, n_draws: int
     """Return the weight draw behind each posterior draw of all chains, or None if there is a single weight draw."""
     if release.weights.n_draws == 1:
         return None
-    stats = arviz_compat.group(idata, "sample_stats") if arviz_compat.has_group(idata, "sample_stats") else xr.Dataset()
+    stats = arviz_compat.group_or_empty(idata, "sample_stats")
     if "weight_draw" not in stats or stats["weight_draw"].size != n_draws:
         raise ValueError(
             f"sample_stats must contain 'weight_draw' for each posterior draw, because the release has "
