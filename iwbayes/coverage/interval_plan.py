@@ -14,7 +14,8 @@ import pandas as pd
 from scipy.optimize import isotonic_regression
 
 from iwbayes.analyst.fit import fit
-from iwbayes.coverage.replication import REFERENCE, bounds_of, fitted, release_of_rows
+from iwbayes.coverage.run import fitted, release_of_rows
+from iwbayes.coverage.study import REFERENCE, bounds_of
 from iwbayes.curator.named_models import weights_for
 from iwbayes.curator.plan import Plan, plan, uniform_table, warn_of_delta
 from iwbayes.curator.privacy.accounting import check_budget
@@ -51,12 +52,8 @@ class IntervalPlan:
 
     Parameters
     ----------
-    formula : str
-        The regression.
-    n : int
-        Number of private rows.
-    rows_from : str
-        Sentence that says where the simulated rows come from.
+    formula, n, rows_from : str, int, str
+        The regression, the number of private rows, and a sentence that says where the simulated rows come from.
     plans : tuple of Plan
         One plan per epsilon, in increasing order.
     simulations : pandas.DataFrame
@@ -96,15 +93,10 @@ class IntervalPlan:
         parameter : str, optional
             Name of a parameter. By default no interval is longer: the largest ratio over the parameters is used.
 
-        Returns
-        -------
-        float
-
         Raises
         ------
         ValueError
-            If the parameter is unknown, fewer than two budgets are calibrated, or the ratio is outside the simulated
-            range.
+            If the parameter is unknown, fewer than two budgets are calibrated, or the ratio is not in their range.
         """
         if parameter is not None and parameter not in self.lengths:
             raise ValueError(f"parameter must be one of {list(self.lengths)}; got {parameter!r}.")
@@ -136,11 +128,9 @@ class IntervalPlan:
         remedy = "Use more rows or a larger epsilon" if named else f"Pass for_models=[{self.formula!r}]"
         return f"At epsilon {at}, do not expect calibrated intervals; their lengths mean little. {remedy}."
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """Return the lengths as a table, with a summary in words."""
         return self.summary()
-
-    __repr__ = __str__
 
     def summary(self, *, width: int = WIDTH) -> str:
         """Return lengths and verdicts as plain text, with lines of at most ``width`` characters."""
@@ -213,16 +203,12 @@ def plan_intervals(
 
     Parameters
     ----------
-    schema : Schema
-        Declaration of the private table.
-    n : int
-        Number of private rows (public).
+    schema, n : Schema, int
+        Declaration and (public) number of rows of the private table.
     formula, family : str
         Regression, as in `fit`.
-    epsilon : float or sequence of float
+    epsilon, delta : float or sequence of float, float
         One or several privacy budgets.
-    delta : float
-        Privacy budget.
     like : SyntheticTable, pandas.DataFrame or Release, optional
         Public table that fits the schema, or earlier release. Rows are drawn from it with replacement (a release's in
         proportion to its weights). By default rows are uniform within the schema, so the response depends on no
@@ -231,10 +217,8 @@ def plan_intervals(
         As in `publish`. The simulated releases do not measure the formula unless `for_models` names it.
     n_simulations : int, default 5
         Number of simulated tables, the same at each epsilon. With 5,000 rows each takes one or two seconds per epsilon.
-    random_seed : int or numpy.random.Generator, optional
-        Seed of the simulations.
-    progressbar : bool, default True
-        Show progress if the error stream is a terminal.
+    random_seed, progressbar : optional
+        Seed of the simulations, and whether to show progress if the error stream is a terminal.
 
     Returns
     -------
@@ -244,26 +228,16 @@ def plan_intervals(
     Raises
     ------
     TypeError, ValueError
-        If `like` is a `PrivateTable`, or an argument is invalid; see `publish` and `fit`.
-
-    Warns
-    -----
-    PrivacyWarning
-        If delta is at least one over the number of rows, which `publish` refuses.
+        If `like` is a `PrivateTable`, or an argument is invalid; see `publish` and `fit`. A delta of at least one over
+        the number of rows, which `publish` refuses, is a PrivacyWarning here.
 
     Examples
     --------
-    >>> import iwbayes as iw
     >>> schema = iw.Schema(iw.Real("x", 0, 1), iw.Binary("y"))
     >>> planned = iw.plan_intervals(
-    ...     schema, 1000, epsilon=[1, 3], delta=1e-6, formula="y ~ x", n_simulations=2, random_seed=1, progressbar=False
+    ...     schema, 1000, epsilon=[0.5, 3], delta=1e-6, formula="y ~ x", n_simulations=2, random_seed=1
     ... )
-    >>> planned.lengths.round(1)  # doctest: +SKIP
-    parameter  Intercept    x
-    epsilon
-    1                1.6  1.6
-    3                1.2  1.2
-    >>> 1 < planned.epsilon_for(1.5, parameter="x") < 3
+    >>> 0.5 < planned.epsilon_for(2.0, parameter="x") < 3
     True
     """
     check_schema(schema)

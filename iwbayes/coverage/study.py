@@ -9,10 +9,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from iwbayes.coverage.replication import REFERENCE, bounds_of
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+#: Name of the reference method, which uses the private rows.
+REFERENCE = "private rows"
+
+
+def bounds_of(level: float) -> tuple[str, str]:
+    """Return the names of the columns with the bounds of an interval."""
+    percent = f"{100 * level:g}"
+    return f"lower_{percent}", f"upper_{percent}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)

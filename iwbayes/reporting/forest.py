@@ -81,12 +81,8 @@ def plot_forest(
     prob : float
         Probability of the equal-tailed intervals, in (0, 1). Bounds in tables are drawn as they are.
     ax : matplotlib.axes.Axes, optional
-        Axes to draw on, which are divided if an axis is apart; by default those of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        Axes of the slopes. All axes are in ``ax.figure``.
+        Axes to draw on, which are divided if an axis is apart; by default those of a new figure. Those of the slopes
+        are returned, and all are in ``ax.figure``.
 
     Raises
     ------

@@ -35,7 +35,8 @@ _DODGE, _FEW = 0.5, 5
 def plot_predictions(predictions: arviz_compat.ArvizObject, *, prob: float = 0.9, ax: Axes | None = None) -> Axes:
     """Draw predictions against a column that varies between the rows, with a line or marker for each value of others.
 
-    Numbers with more than five values give lines with bands, others markers with intervals.
+    Numbers with more than five values give lines with bands, others markers with intervals. The title says whether
+    these are calibrated.
 
     Parameters
     ----------
@@ -45,12 +46,7 @@ def plot_predictions(predictions: arviz_compat.ArvizObject, *, prob: float = 0.9
     prob : float
         Probability of the equal-tailed intervals, in (0, 1).
     ax : matplotlib.axes.Axes, optional
-        Axes to draw on; by default those of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        Posterior means and intervals; the title says whether these are calibrated.
+        Axes to draw on, which are returned; by default those of a new figure.
 
     Raises
     ------
@@ -100,6 +96,8 @@ def plot_predictions(predictions: arviz_compat.ArvizObject, *, prob: float = 0.9
 def plot_averages(idata: arviz_compat.ArvizObject, *, prob: float = 0.9, ax: Axes | None = None) -> Axes:
     """Draw average slopes, average comparisons or odds ratios as a forest plot; ratios have a logarithmic axis.
 
+    The title says whether the intervals are calibrated; those that are NOT are hollow and dashed.
+
     Parameters
     ----------
     idata : arviz.InferenceData or xarray.DataTree
@@ -107,12 +105,7 @@ def plot_averages(idata: arviz_compat.ArvizObject, *, prob: float = 0.9, ax: Axe
     prob : float
         Probability of the equal-tailed intervals, in (0, 1).
     ax : matplotlib.axes.Axes, optional
-        Axes to draw on; by default those of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        The title says whether the intervals are calibrated; those that are NOT are hollow and dashed.
+        Axes to draw on, which are returned; by default those of a new figure.
 
     Raises
     ------

@@ -14,18 +14,15 @@ from iwbayes.reporting.drawing import BLUE, GREY, LIGHT_GREY, ORANGE, axes_or_ne
 def plot_rehearsals(idata: arviz_compat.ArvizObject, *, ax: Axes | None = None) -> Axes:
     """Draw the estimates of rehearsals, and 90 % intervals by the formula and by them, for each parameter.
 
+    The axis shows differences from the estimate of the release in standard deviations by the formula; it is linear
+    within 5 and logarithmic beyond. Points are rehearsals. Intervals leave out the prior.
+
     Parameters
     ----------
     idata : arviz.InferenceData or xarray.DataTree
         A result of :func:`~iwbayes.fit` or :func:`~iwbayes.calibrate` with rehearsals.
     ax : matplotlib.axes.Axes, optional
-        Axes to draw on; by default those of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        Differences from the estimate of the release in standard deviations by the formula, on an axis that is linear
-        within 5 and logarithmic beyond. Points are rehearsals. Intervals leave out the prior.
+        Axes to draw on, which are returned; by default those of a new figure.
 
     Raises
     ------

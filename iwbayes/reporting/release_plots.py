@@ -37,18 +37,14 @@ def plot_weights(release: Release | Weights, *, ax: Axes | None = None) -> Axes:
     """Draw a histogram of the weights on a logarithmic axis, with Pareto shape and effective sample size.
 
     Use it to see whether a few rows dominate an analysis: the title says how many equal rows the weighted are worth.
+    The dashed line is a weight of one. Weights below 0.001 are in the first bar, and the label counts them.
 
     Parameters
     ----------
     release : Release or Weights
         If there are several weight draws, their average is drawn, and the diagnostics are the worst of all draws.
     ax : matplotlib.axes.Axes, optional
-        Axes to draw on; by default those of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        The dashed line is a weight of one. Weights below 0.001 are in the first bar, and the label counts them.
+        Axes to draw on, which are returned; by default those of a new figure.
 
     Raises
     ------
@@ -90,7 +86,8 @@ def plot_overlap(release: Release, *, most: int = 30, ax: Axes | None = None) ->
     """Compare the measured features of the private rows with the synthetic rows, before and after weighting.
 
     Use it to see what the weights correct. Only released quantities are shown: the noisy mean of the tilt's features,
-    as means of columns and their products.
+    as means of columns and their products, in standard deviations of the synthetic rows from the unweighted mean. Bars
+    are 90 % intervals of the privacy noise. Weighted rows should lie within most of the bars.
 
     Parameters
     ----------
@@ -99,13 +96,7 @@ def plot_overlap(release: Release, *, most: int = 30, ax: Axes | None = None) ->
     most : int
         Largest number of terms; those furthest from the unweighted rows are shown.
     ax : matplotlib.axes.Axes, optional
-        Axes to draw on; by default those of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        Differences from the unweighted mean in standard deviations of the synthetic rows. Bars are 90 % intervals of
-        the privacy noise. Weighted rows should lie within most of the bars.
+        Axes to draw on, which are returned; by default those of a new figure.
 
     Raises
     ------
@@ -163,18 +154,15 @@ def plot_overlap(release: Release, *, most: int = 30, ax: Axes | None = None) ->
 def plot_budget(release: Release | PrivacyStatement, *, ax: Axes | None = None) -> Axes:
     """Draw the epsilon of each use of the private rows, and of all of them together.
 
+    A use that ran several times has the sum of its epsilons. The last bar, the whole release, is shorter than the sum
+    of the others because the losses are composed.
+
     Parameters
     ----------
     release : Release or PrivacyStatement
         Its privacy statement lists the uses.
     ax : matplotlib.axes.Axes, optional
-        Axes to draw on; by default those of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        A bar for each use, with the sum of its epsilons if it ran several times. The last bar, the whole release, is
-        shorter than the sum of the others because the losses are composed.
+        Axes to draw on, which are returned; by default those of a new figure.
 
     Raises
     ------

@@ -64,11 +64,9 @@ def report(
         The release to describe.
     idata : arviz.InferenceData or xarray.DataTree, optional
         Result of :func:`~iwbayes.fit` or :func:`~iwbayes.calibrate` with this release.
-    title : str, optional
-        Title of the page; by default it names the columns.
-    date : datetime.date or str, optional
-        Date at the top of the page. By default that of the environment variable ``SOURCE_DATE_EPOCH`` (seconds since
-        1970) if it is set, and otherwise today's; both in UTC.
+    title, date : str, datetime.date or str, optional
+        Title of the page, which by default names the columns, and date at its top: by default that of the environment
+        variable ``SOURCE_DATE_EPOCH`` (seconds since 1970) if it is set, and otherwise today's; both in UTC.
 
     Returns
     -------
@@ -77,15 +75,9 @@ def report(
 
     Raises
     ------
-    TypeError
-        If release is not a Release or idata not an ArviZ object.
-    ValueError
-        If idata has no posterior.
-
-    Warns
-    -----
-    CalibrationWarning
-        If idata was fitted with the weights of another release.
+    TypeError, ValueError
+        If release is not a Release, or idata not an ArviZ object with a posterior. A CalibrationWarning says that idata
+        was fitted with the weights of another release.
 
     Examples
     --------

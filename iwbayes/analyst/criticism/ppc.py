@@ -50,7 +50,7 @@ def ppc(
 ) -> pd.DataFrame:
     """Compute posterior predictive checks: weighted summaries of observed and replicated responses.
 
-    A summary of the observed responses far outside the interval of the replicates shows that the model does not fit.
+    A summary of observed responses far outside the interval of the replicates shows that the model does not fit.
 
     Parameters
     ----------
@@ -73,10 +73,9 @@ def ppc(
     rehearsals : Rehearsals, optional
         Rehearsals of this release, from which ``se`` is computed for all summaries. The response must be a column of
         the release without missing cells.
-    draws : int, default 500
-        Largest number of replicated data sets, which use evenly spaced draws of the posterior.
-    prob : float, default 0.9
-        Probability of the equal-tailed interval of the replicates, in (0, 1).
+    draws, prob : int, float
+        Largest number of replicated data sets, which use evenly spaced draws of the posterior, and probability of their
+        equal-tailed interval, in (0, 1).
     random_seed : int, numpy.random.Generator or None
         Seed or generator for the replicates of results of :func:`~iwbayes.fit`.
 

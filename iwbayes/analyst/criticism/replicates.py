@@ -66,22 +66,20 @@ def predicted_variables(
                 f"columns must name observed variables with replicates, {', '.join(known)}; got "
                 f"{', '.join(map(repr, unknown))}."
             )
-        found = [_from_predictive(observed[name], predicted[name], release, columns, draws) for name in names]
-    else:
-        design = recorded_design(posterior, release)
-        if design is None:
-            raise ValueError(
-                "the ArviZ object must have the group posterior_predictive; it is missing. Add it with "
-                "pm.sample_posterior_predictive(idata, model=weighted, extend_inferencedata=True)."
-            )
-        (name,) = _names(var_name, [design.name])
-        if columns:
-            raise ValueError(
-                f"columns must be omitted for a result of fit, whose response is {name!r} by its formula; got "
-                f"{dict(columns)}."
-            )
-        found = [_from_fit(observed[name], design, posterior, release, draws, rng)]
-    return found
+        return [_from_predictive(observed[name], predicted[name], release, columns, draws) for name in names]
+    design = recorded_design(posterior, release)
+    if design is None:
+        raise ValueError(
+            "the ArviZ object must have the group posterior_predictive; it is missing. Add it with "
+            "pm.sample_posterior_predictive(idata, model=weighted, extend_inferencedata=True)."
+        )
+    (name,) = _names(var_name, [design.name])
+    if columns:
+        raise ValueError(
+            f"columns must be omitted for a result of fit, whose response is {name!r} by its formula; got "
+            f"{dict(columns)}."
+        )
+    return [_from_fit(observed[name], design, posterior, release, draws, rng)]
 
 
 def _names(var_name: str | None, known: list[str]) -> list[str]:
