@@ -18,8 +18,7 @@ REFERENCE = "private rows"
 
 def bounds_of(level: float) -> tuple[str, str]:
     """Return the names of the columns with the bounds of an interval."""
-    percent = f"{100 * level:g}"
-    return f"lower_{percent}", f"upper_{percent}"
+    return f"lower_{100 * level:g}", f"upper_{100 * level:g}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -109,7 +109,8 @@ def plot_forest(
     if reference is not None:
         return _differences(_relative(table, reference), shown, reference, ax)
     labels = {str(name): str(name) for name in table["coefficient"]}
-    drawn, is_drawn = _drawn(posteriors)
+    parts = list(posteriors.values()) if isinstance(posteriors, dict) else [posteriors]
+    drawn = [part for part in parts if not isinstance(part, pd.DataFrame)]
     label = _scale(drawn)
     if release is not None:
         table, labels = _standardised(table, release)
@@ -125,15 +126,9 @@ def plot_forest(
         rows = table[table["coefficient"].isin(group) & table["method"].isin(shown)]
         draw_forest(own, rows, shown, ends=_ends(rows))
     label_axes(axes[-1], x=label)
-    _verdict(axes, table[table["method"].isin(shown)], shown, prob if is_drawn else None)
+    # the probability of intervals in tables is not known
+    _verdict(axes, table[table["method"].isin(shown)], shown, prob if len(drawn) == len(parts) else None)
     return axes[-1]
-
-
-def _drawn(posteriors: Any) -> tuple[list[Any], bool]:
-    """Return the posteriors with draws, and whether all are, so that the intervals' probability is known."""
-    parts = list(posteriors.values()) if isinstance(posteriors, dict) else [posteriors]
-    found = [part for part in parts if not isinstance(part, pd.DataFrame)]
-    return found, len(found) == len(parts)
 
 
 def _long(posteriors: Any, prob: float) -> pd.DataFrame:

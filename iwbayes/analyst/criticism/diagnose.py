@@ -58,9 +58,8 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
           difference between the log likelihood and its quadratic approximation.
         - ``ess``: Kish's effective number of weighted rows; it must exceed four per feature of the tilt. ``pareto_k``,
           ``ess_share`` (relative to the synthetic rows) and ``psis_ess`` (after Pareto smoothing) describe the tail.
-        - ``likelihood_ess``: number of equally weighted rows that would give the mean score the same variance,
-          ``tr(J^-1 sum p_i s_i s_i') / tr(J^-1 sum p_i^2 s_i s_i')`` with p_i = w_i/sum w, centred scores s_i and the
-          weighted curvature J (after Ghalebikesabi et al., UAI 2022, B.5.1). At the threshold n_private (1 -
+        - ``likelihood_ess``: number of equally weighted rows that would give the mean score the same variance; see
+          "Pareto k and effective sample sizes" on the theory page. At the threshold n_private (1 -
           explained)/explained, at most n_private, synthetic rows add as much variance as private rows.
         - ``n_synthetic``: must exceed the number of private rows. ``clipped_private`` (released with noise) and
           ``clipped_synthetic`` are the shares of rows that the feature map clipped.
@@ -160,11 +159,8 @@ def _calibration(record: xr.Dataset | None, *, of_another: bool) -> list[Check]:
     overall = (
         "Not judged, because structural zeros raise it without harm to the intervals. See kappa for each parameter."
     )
-    how = source(attrs["method"])
-    checks = [
-        Check("calibration", value, "calibrated", "ok" if good else "warn" if in_part else "fail", text),
-        _info("method", attrs["method"]),
-    ]
+    how, verdict = source(attrs["method"]), "ok" if good else "warn" if in_part else "fail"
+    checks = [Check("calibration", value, "calibrated", verdict, text), _info("method", attrs["method"])]
     if how == "rehearsals":
         checks += [_info("rehearsals", attrs["n_rehearsals"]), failed_refits_check(float(attrs["failed_refits"]))]
     for measure in MEASURES.values():

@@ -211,11 +211,10 @@ def loo(
     one, this is PSIS-LOO (Vehtari, Gelman & Gabry, Statistics and Computing 27, 2017; Vehtari et al., JMLR 25, 2024).
 
     The standard error is ``total sqrt(V)``. For the weights of a tilt, V is the variance of calibrated intervals for
-    the mean score, ``sum_i p_i^2 r_i^2 + C P_b C'``, with shares p_i of the weights and the residuals r_i of the row's
-    score from their regression on the features of the tilt. For other weights r_i is the deviation from the mean. With
-    rehearsals it is the root mean square difference between the scores of the rows of each replay and of the release,
-    under the same draws, plus the variance that rehearsals cannot show. The page "Compare and check models" says when
-    to prefer it.
+    the mean score (see "The sandwich with the noise in it" on the theory page), and for others that of a weighted mean.
+    With rehearsals it is the root mean square difference between the scores of the rows of each replay and of the
+    release, under the same draws, plus the variance that rehearsals cannot show. The page "Compare and check models"
+    says when to prefer it.
 
     Examples
     --------

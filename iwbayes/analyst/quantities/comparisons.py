@@ -66,10 +66,9 @@ def comparisons(
     Returns
     -------
     arviz.InferenceData or xarray.DataTree
-        Group ``posterior`` with one variable per predictor. Its dimensions are chain, draw, ``by_<column>`` if `by` is
-        given, ``<predictor>_dim`` (all values except the first; absent for a step, or for 1 with 0), and
-        ``<response>_dim`` for a categorical response. The attribute ``reference`` of a variable is the first value, or
-        ``step`` is the step. Other attributes are as in :func:`~iwbayes.slopes`, and ``comparison``.
+        As from :func:`~iwbayes.slopes`, with the dimension ``<predictor>_dim`` (all values except the first; absent for
+        a step, or for 1 with 0) and the attribute ``comparison``. Each variable has the attribute ``reference``, the
+        first value, or ``step``.
 
     Raises
     ------

@@ -88,12 +88,10 @@ def predictions(
     --------
     With ``release`` as in the example of :func:`~iwbayes.publish`:
 
-    >>> import pandas as pd
     >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
     >>> iw.predictions(idata, pd.DataFrame({"x": [-1.0, 0.0, 1.0], "z": 0.0}))["posterior"]["y"].shape
     (4, 250, 3)
-    >>> grid = iw.predictions(idata, release, conditional={"x": [-1.0, 1.0]})
-    >>> grid["posterior"]["y"].shape
+    >>> iw.predictions(idata, release, conditional={"x": [-1.0, 1.0]})["posterior"]["y"].shape
     (4, 250, 2)
     """
     checks.one_of("kind", kind, KINDS)
@@ -134,10 +132,7 @@ def _evaluated(design: DesignSpec, beta: Array, x: Array, kind: str) -> Array:
 def _judged(
     design: DesignSpec, posterior: xr.Dataset, of_fit: xr.Dataset, found: xr.DataArray, x: Array, kind: str
 ) -> xr.Dataset:
-    """Return the record of predictions at the rows of a matrix x (row, column).
-
-    New responses depend on the whole distribution: they are judged as their means are, and as the scale.
-    """
+    """Return the record of predictions at the rows x (row, column); new responses are also judged as the scale is."""
     theta, shape = design.pack(posterior), design.coefficients(posterior)[0].shape
 
     def values(points: Array) -> Array:
@@ -146,17 +141,14 @@ def _judged(
 
     gradient = gradient_of(values, theta.mean(axis=0), theta.std(axis=0))
     sd = np.sqrt(np.einsum("ij,jk,ik->i", gradient, np.atleast_2d(np.cov(theta, rowvar=False)), gradient))
-    labels: list[Sequence[Any]] = [range(len(x))]
-    if len(sd) > len(x):
-        labels += list(outcome_coords(design, linear=kind == "linear").values())
+    labels: list[Sequence[Any]] = [range(len(x)), *outcome_coords(design, linear=kind == "linear").values()]
     names = [f"{found.name}[{', '.join(map(str, at))}]" for at in itertools.product(*labels)]
     record = derived_record(names, gradient, sd, of_fit)
     own = of_fit["calibrated"].to_numpy()[len(theta[0]) - (design.auxiliary is not None) :]
     if kind == "response" and not own.all():
-        why = [f"new responses depend on {design.auxiliary}, which is not calibrated; see diagnose(release, idata)."]
+        why = f"new responses depend on {design.auxiliary}, which is not calibrated; see diagnose(release, idata)."
         # the reasons of their means stay
-        of_means, of_fit_too = (record.attrs[name].split("\n") for name in ("reasons", "reasons_of_fit"))
-        said = [[*filter(None, lines), *why] for lines in (of_means, of_fit_too)]
+        said = [[*filter(None, record.attrs[name].split("\n")), why] for name in ("reasons", "reasons_of_fit")]
         record = with_verdict(record, Judgement(np.zeros(len(names), dtype=bool), *said))
     return record
 
