@@ -145,18 +145,14 @@ class CoverageStudy:
         ax : matplotlib.axes.Axes, optional
             Axes to draw on, which are returned; by default new ones.
         """
-        from iwbayes.reporting.drawing import axes_or_new, colour, label_axes, label_rows, legend_below, marker
+        from iwbayes.reporting.drawing import axes_or_new, label_axes, legend_below
+        from iwbayes.reporting.forest import draw_forest
 
-        table = self.table(level)
-        methods, names = list(table.index.unique("method")), list(table.index.unique("parameter"))
-        ax = axes_or_new(ax, 7, 1.2 + 0.16 * len(names) * (len(methods) + 1))
-        ax.axvline(level, color="0.5", linewidth=1, linestyle="--", zorder=0)
-        for index, method in enumerate(methods):
-            own = table.loc[method].reindex(names)
-            height = np.arange(len(names)) + 0.8 * ((index + 0.5) / len(methods) - 0.5)
-            style = {"fmt": marker(index), "color": colour(index), "markersize": 4, "label": method}
-            ax.errorbar(own["coverage"], height, xerr=2 * own["coverage_se"], **style)
-        label_rows(ax, names)
+        rows = self.table(level).reset_index().rename(columns={"parameter": "coefficient", "coverage": "mean"})
+        ends = {"lower": rows["mean"] - 2 * rows["coverage_se"], "upper": rows["mean"] + 2 * rows["coverage_se"]}
+        methods = rows["method"].unique()
+        ax = axes_or_new(ax, 7, 1.2 + 0.16 * rows["coefficient"].nunique() * (len(methods) + 1))
+        draw_forest(ax, rows.assign(**ends, calibrated=True), methods, at=level)
         ax.set_xlim(right=1.02)
         label_axes(ax, x=f"share of {100 * level:g} % intervals that cover the true value (bars: 2 standard errors)")
         legend_below(ax)
