@@ -107,7 +107,7 @@ def plot_forest(
     if table.duplicated(["coefficient", "method"]).any():
         raise ValueError("posteriors has a pair of coefficient and method twice. Keep one row for each.")
     if reference is not None:
-        return _differences(_relative(table, reference), shown, reference, ax)
+        return _differences(table, shown, reference, ax)
     labels = {str(name): str(name) for name in table["coefficient"]}
     parts = list(posteriors.values()) if isinstance(posteriors, dict) else [posteriors]
     drawn = [part for part in parts if not isinstance(part, pd.DataFrame)]
@@ -184,15 +184,11 @@ def _size(term: str, release: Release) -> float | None:
     return float(np.sqrt(np.cov(values[known], aweights=weights, ddof=0))) or None
 
 
-def _relative(table: pd.DataFrame, reference: str) -> pd.DataFrame:
-    """Differences from the mean of a method, in units of half its interval."""
+def _differences(table: pd.DataFrame, shown: list[str], reference: str, ax: Axes | None) -> Axes:
+    """Draw differences from a reference, in units of half its interval, on an axis that is linear near zero."""
     base = table[table["method"] == reference].set_index("coefficient").reindex(table["coefficient"])
     center, unit = base["mean"].to_numpy(), ((base["upper"] - base["lower"]) / 2).to_numpy()
-    return table.assign(**{name: (table[name].to_numpy() - center) / unit for name in BOUNDS})
-
-
-def _differences(table: pd.DataFrame, shown: list[str], reference: str, ax: Axes | None) -> Axes:
-    """Draw differences from a reference on an axis that is linear near zero; its interval is a band."""
+    table = table.assign(**{name: (table[name].to_numpy() - center) / unit for name in BOUNDS})
     n = table["coefficient"].nunique()
     ax = axes_or_new(ax, 7, _FRAME + _ROW * n * (len(shown) + 1))
     ax.axvspan(-1, 1, color="0.93", zorder=-1)
@@ -230,15 +226,13 @@ def _verdict(axes: Sequence[Axes], table: pd.DataFrame, shown: Sequence[str], pr
     """Say in words which intervals are calibrated: in the title for one posterior, in the legend for several."""
     known = table["calibrated"].dropna().astype(bool)
     bad = bool(len(known)) and not known.all()
+    verdict = None
+    if len(shown) == 1 and len(known):
+        verdict = CALIBRATED if not bad else f"{NOT_CALIBRATED}{' in part (hollow)' if known.any() else ''}"
+    if prob is not None or verdict is not None:
+        title_with_verdict(axes[0], "Intervals" if prob is None else f"{100 * prob:g} % intervals", verdict)
     if len(shown) == 1:
-        verdict = CALIBRATED if len(known) else None
-        if bad:
-            verdict = f"{NOT_CALIBRATED}{' in part (hollow)' if known.any() else ''}"
-        if prob is not None or verdict is not None:
-            title_with_verdict(axes[0], "Intervals" if prob is None else f"{100 * prob:g} % intervals", verdict)
         return
-    if prob is not None:
-        label_axes(axes[0], title=f"{100 * prob:g} % intervals")
     if bad:
         style: dict[str, Any] = {"color": GREY, "linestyle": (0, (3, 1.5)), "marker": "o", "markerfacecolor": "white"}
         axes[-1].add_line(Line2D([], [], label=f"hollow, dashed: {NOT_CALIBRATED}", markersize=4, **style))
@@ -283,10 +277,8 @@ def draw_forest(
         if bad.any():
             ax.plot(rows["mean"][bad], height[bad], zorder=3, markerfacecolor="white", **style)
         if ends is not None:
-            for end, arrow, beyond in (
-                (ends[0], "<", rows["lower"] < ends[0]),
-                (ends[1], ">", rows["upper"] > ends[1]),
-            ):
+            outside = rows["lower"] < ends[0], rows["upper"] > ends[1]
+            for end, arrow, beyond in zip(ends, "<>", outside, strict=True):
                 tip = {**style, "marker": arrow, "clip_on": False}
                 ax.plot(np.full(beyond.sum(), end), height[beyond], zorder=4, label="_end", **tip)
     if ends is not None:

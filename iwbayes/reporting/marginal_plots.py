@@ -63,8 +63,8 @@ def plot_marginals(
     unknown = sorted(set(names) - set(schema.names))
     if unknown or not names:
         raise ValueError(f"columns must be some of {list(schema.names)}; got {unknown or 'none'}.")
+    wide = min(3, len(names)) if axes is None else 1
     if axes is None:
-        wide = min(3, len(names))
         tall = -(-len(names) // wide)
         figure = NotebookFigure(figsize=(3.6 * wide, 2.6 * tall + 0.3), layout="constrained")
         grid = figure.subplots(tall, wide, squeeze=False).ravel()
@@ -72,7 +72,6 @@ def plot_marginals(
             spare.remove()
         found = grid[: len(names)]
     else:
-        wide = 1
         found = np.array(list(axes), dtype=object)
     if len(found) != len(names):
         raise ValueError(f"there are {len(found)} axes for {len(names)} columns. Give one for each.")
@@ -119,7 +118,7 @@ def _numbers(ax: Axes, column: Column, numbers: Array, shares: tuple[Array, Arra
     low, high = float(np.min(numbers)), float(np.max(numbers))
     logarithmic = getattr(column, "transform", None) == "log1p"
     if isinstance(column, _Whole):
-        size = -(-int(high - low + 1) // _MOST_BARS) if high - low < _MOST_BARS else -(-int(high - low + 1) // _BINS)
+        size = -(-int(high - low + 1) // (_MOST_BARS if high - low < _MOST_BARS else _BINS))
         edges = np.arange(low - 0.5, high + size + 0.5, size)
     elif logarithmic:
         edges = np.expm1(np.linspace(np.log1p(low), np.log1p(max(high, low + 1e-9)), _BINS + 1))
