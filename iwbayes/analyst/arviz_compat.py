@@ -86,6 +86,11 @@ def group(idata: ArvizObject, name: str) -> xr.Dataset:
     return found.to_dataset() if isinstance(found, xr.DataTree) else found
 
 
+def group_or_empty(idata: ArvizObject, name: str) -> xr.Dataset:
+    """Return one group, or an empty dataset if the object does not have it."""
+    return group(idata, name) if has_group(idata, name) else xr.Dataset()
+
+
 def with_groups(idata: ArvizObject, groups: Mapping[str, xr.Dataset]) -> ArvizObject:
     """Return a new ArviZ object with groups added or replaced and the others shared; the argument is not changed."""
     kept = {name: group(idata, name) for name in group_names(idata)}

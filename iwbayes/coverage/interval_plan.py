@@ -3,58 +3,63 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import isotonic_regression
 
-from iwbayes.coverage.lengths import simulated_lengths
+from iwbayes.analyst.fit import fit
+from iwbayes.coverage.run import fitted, release_of_rows
+from iwbayes.coverage.study import REFERENCE, bounds_of
 from iwbayes.curator.named_models import weights_for
-from iwbayes.curator.plan import Plan, plan, warn_of_delta
+from iwbayes.curator.plan import Plan, plan, uniform_table, warn_of_delta
 from iwbayes.curator.privacy.accounting import check_budget
+from iwbayes.curator.privacy.ledger import Ledger
+from iwbayes.curator.privacy.noise import SeededNoise
+from iwbayes.curator.progress import progress
 from iwbayes.curator.protocols import Generator, WeightProvider
+from iwbayes.curator.publish import publish
+from iwbayes.curator.settings import seeded
 from iwbayes.evidence.measurement import TERMS_OF_MODELS
 from iwbayes.evidence.scores import ScoreModel
 from iwbayes.release import Release
 from iwbayes.release.statement import RowAdjacency
 from iwbayes.schema import Schema, check_schema
-from iwbayes.tables import SyntheticTable
+from iwbayes.tables import PrivateTable, SyntheticTable
+from iwbayes.tables.reference_levels import rare_references
 from iwbayes.utils import checks
+from iwbayes.utils.arrays import Array
 from iwbayes.utils.display import WIDTH, fill, html_table, text_table, wrapped
-from iwbayes.utils.warnings import PrivacyWarning
+from iwbayes.utils.threads import one_blas_thread
+from iwbayes.utils.warnings import CalibrationWarning, PrivacyWarning
 
 if TYPE_CHECKING:
     from iwbayes.models.families import Family, FamilyName
 
 #: Largest number of budgets in one plain-text table.
 _BUDGETS_IN_A_ROW = 6
+_LEVEL = 0.9
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class IntervalPlan:
-    """Expected lengths of a regression's intervals at one or several budgets, from releases of simulated rows.
-
-    `plan_intervals` returns it.
+    """Expected lengths of a regression's intervals by budget, from releases of simulated rows; see `plan_intervals`.
 
     Parameters
     ----------
-    formula : str
-        The regression.
-    n : int
-        Number of private rows.
-    rows_from : str
-        Sentence that says where the simulated rows come from.
+    formula, n, rows_from : str, int, str
+        The regression, the number of private rows, and a sentence that says where the simulated rows come from.
     plans : tuple of Plan
         One plan per epsilon, in increasing order.
     simulations : pandas.DataFrame
-        One row per simulation, epsilon and parameter. Columns: ``simulation``; ``epsilon``; ``parameter``; ``ratio``,
-        the length of the calibrated 90 % interval divided by the length of the interval from the simulated rows
-        themselves (sandwich covariance), NaN if the fit failed; ``calibrated``, whether the parameter was calibrated;
-        and ``verdict``, the verdict of the fit, or "failed: " and the reason.
+        One row per ``simulation``, ``epsilon`` and ``parameter``, with ``ratio``, the length of the calibrated 90 %
+        interval over that from the simulated rows themselves (sandwich covariance), NaN if the fit failed;
+        ``calibrated``, whether the parameter was; and ``verdict`` of the fit, or "failed: " and the reason.
     """
 
     formula: str
@@ -86,30 +91,12 @@ class IntervalPlan:
         ratio : float, default 2.0
             Ratio of lengths, above 1.
         parameter : str, optional
-            Name of a parameter. By default, the largest ratio over the parameters at each epsilon is used, so no
-            interval is longer.
-
-        Returns
-        -------
-        float
-            The epsilon.
+            Name of a parameter. By default no interval is longer: the largest ratio over the parameters is used.
 
         Raises
         ------
         ValueError
-            If the parameter is unknown, fewer than two budgets are calibrated, or the ratio is outside the simulated
-            range: the method does not extrapolate.
-
-        Examples
-        --------
-        >>> import iwbayes as iw
-        >>> schema = iw.Schema(iw.Real("x", 0, 1), iw.Binary("y"))
-        >>> planned = iw.plan_intervals(
-        ...     schema, 1000, epsilon=[0.5, 3], delta=1e-6, formula="y ~ x",
-        ...     n_simulations=2, random_seed=1, progressbar=False,
-        ... )
-        >>> 0.5 < planned.epsilon_for(2.0, parameter="x") < 3
-        True
+            If the parameter is unknown, fewer than two budgets are calibrated, or the ratio is not in their range.
         """
         if parameter is not None and parameter not in self.lengths:
             raise ValueError(f"parameter must be one of {list(self.lengths)}; got {parameter!r}.")
@@ -120,8 +107,6 @@ class IntervalPlan:
                 f"interpolation needs two budgets at which most parameters are calibrated; there are {len(found)}. "
                 f"{remedy}"
             )
-        from scipy.optimize import isotonic_regression
-
         ratios = isotonic_regression(found.to_numpy(), increasing=False).x
         if not ratios[-1] <= ratio <= ratios[0]:
             more, why = ("larger", "") if ratio < ratios[-1] else ("smaller", self.advice)
@@ -143,24 +128,12 @@ class IntervalPlan:
         remedy = "Use more rows or a larger epsilon" if named else f"Pass for_models=[{self.formula!r}]"
         return f"At epsilon {at}, do not expect calibrated intervals; their lengths mean little. {remedy}."
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """Return the lengths as a table, with a summary in words."""
         return self.summary()
 
-    __repr__ = __str__
-
     def summary(self, *, width: int = WIDTH) -> str:
-        """Return lengths and verdicts as plain text.
-
-        Parameters
-        ----------
-        width : int
-            Longest line, in characters.
-
-        Returns
-        -------
-        str
-        """
+        """Return lengths and verdicts as plain text, with lines of at most ``width`` characters."""
         title, header, rows, notes = self._shown()
         lines = fill(title, later="  ", width=width).split("\n")
         for start in range(1, len(header), _BUDGETS_IN_A_ROW):
@@ -225,37 +198,27 @@ def plan_intervals(
 ) -> IntervalPlan:
     """Predict the interval lengths of a regression, without using any private row.
 
-    It simulates: it draws rows, publishes them as planned (with seeded noise), fits the formula to the release, and
-    compares the lengths of the 90 % intervals with the same fit to the simulated rows themselves. `plan` predicts the
-    noise alone, without simulations.
+    It draws rows, publishes them as planned (with seeded noise), fits the formula to the release, and compares the
+    lengths of the 90 % intervals with the same fit to the simulated rows. `plan` predicts the noise alone.
 
     Parameters
     ----------
-    schema : Schema
-        Declaration of the private table.
-    n : int
-        Number of private rows (public).
-    formula : str
+    schema, n : Schema, int
+        Declaration and (public) number of rows of the private table.
+    formula, family : str
         Regression, as in `fit`.
-    epsilon : float or sequence of float
+    epsilon, delta : float or sequence of float, float
         One or several privacy budgets.
-    delta : float
-        Privacy budget.
-    family : str, optional
-        Family of the regression, as in `fit`.
     like : SyntheticTable, pandas.DataFrame or Release, optional
-        Public rows similar to the private rows. Rows are drawn from them with replacement: from a public table that
-        fits the schema, or from an earlier release, in proportion to its weights. By default rows are uniform within
-        the schema, so the response depends on no predictor. Never pass private rows: no budget covers this use.
+        Public table that fits the schema, or earlier release. Rows are drawn from it with replacement (a release's in
+        proportion to its weights). By default rows are uniform within the schema, so the response depends on no
+        predictor. Never pass private rows: no budget covers this use.
     generator, weights, for_models, response, share, adjacency
         As in `publish`. The simulated releases do not measure the formula unless `for_models` names it.
     n_simulations : int, default 5
-        Number of simulated tables, which are the same at each epsilon. For 5,000 rows, a simulation takes one or two
-        seconds per epsilon.
-    random_seed : int or numpy.random.Generator, optional
-        Seed of the simulations.
-    progressbar : bool, default True
-        Show progress if the error stream is a terminal.
+        Number of simulated tables, the same at each epsilon. With 5,000 rows each takes one or two seconds per epsilon.
+    random_seed, progressbar : optional
+        Seed of the simulations, and whether to show progress if the error stream is a terminal.
 
     Returns
     -------
@@ -264,28 +227,18 @@ def plan_intervals(
 
     Raises
     ------
-    TypeError
-        If `like` is a `PrivateTable`, or another argument has the wrong type.
-    ValueError
-        If an argument has an invalid value; see `publish` and `fit`.
-
-    Warns
-    -----
-    PrivacyWarning
-        If delta is at least one over the number of rows, which `publish` refuses.
+    TypeError, ValueError
+        If `like` is a `PrivateTable`, or an argument is invalid; see `publish` and `fit`. A delta of at least one over
+        the number of rows, which `publish` refuses, is a PrivacyWarning here.
 
     Examples
     --------
-    >>> import iwbayes as iw
     >>> schema = iw.Schema(iw.Real("x", 0, 1), iw.Binary("y"))
     >>> planned = iw.plan_intervals(
-    ...     schema, 1000, epsilon=[1, 3], delta=1e-6, formula="y ~ x", n_simulations=2, random_seed=1, progressbar=False
+    ...     schema, 1000, epsilon=[0.5, 3], delta=1e-6, formula="y ~ x", n_simulations=2, random_seed=1
     ... )
-    >>> planned.lengths.round(1)  # doctest: +SKIP
-    parameter  Intercept    x
-    epsilon
-    1                1.6  1.6
-    3                1.2  1.2
+    >>> 0.5 < planned.epsilon_for(2.0, parameter="x") < 3
+    True
     """
     check_schema(schema)
     if not isinstance(formula, str):
@@ -311,16 +264,85 @@ def plan_intervals(
         plans = tuple(plan(schema, n, epsilon=one, **settings) for one in budgets)
     warn_of_delta(delta, "rows", n)
     checks.whole("n_simulations", n_simulations)
-    simulations, rows_from = simulated_lengths(
-        schema,
-        int(n),
-        formula,
-        family,
-        like,
-        budgets,
-        settings,
-        n_simulations=n_simulations,
-        rng=np.random.default_rng(random_seed),
-        progressbar=progressbar,
+    draw, rows_from = population(schema, int(n), like, formula)
+    call = partial(fit, formula, family=family, log_likelihood=False, progressbar=False)
+    rng, rows = np.random.default_rng(random_seed), []
+    with progress(progressbar, "simulating releases", n_simulations) as step, warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        warnings.simplefilter("ignore", CalibrationWarning)  # the table says how many intervals are calibrated
+        for number in range(n_simulations):
+            with one_blas_thread():
+                found = _simulated(PrivateTable(draw(rng), schema), call, budgets, settings, rng)
+            rows += [{"simulation": number, **row} for row in found]
+            step()
+    names = sorted({row["parameter"] for row in rows})
+    rare = [] if like is None else rare_references(*_public_rows(schema, like), names)
+    sentences = " ".join([rows_from, *(one.text for one in rare)])
+    return IntervalPlan(formula, int(n), sentences, plans, pd.DataFrame(rows))
+
+
+def population(
+    schema: Schema, n: int, like: Any, formula: str
+) -> tuple[Callable[[np.random.Generator], pd.DataFrame], str]:
+    """Return a function that draws n public rows, and a sentence about their source."""
+    if isinstance(like, PrivateTable):
+        raise TypeError(
+            "like must be public rows; got a PrivateTable. A plan from private rows would use them without any budget. "
+            "Pass a public table or an earlier release, or leave it out."
+        )
+    if like is None:
+        return (
+            lambda rng: uniform_table(schema, n, random_seed=rng).frame,
+            f"Simulated rows are uniform within the schema, so {formula.partition('~')[0].strip()} does not depend on "
+            f"any predictor. For a more realistic answer, pass public rows as like.",
+        )
+    if not isinstance(like, SyntheticTable | pd.DataFrame | Release):
+        raise TypeError(f"like must be a SyntheticTable, a DataFrame or a Release; got {type(like).__name__}.")
+    table, shares = _public_rows(schema, like)
+    frame = table.frame
+    kind = "rows of an earlier release, by their weights" if isinstance(like, Release) else "rows of a public table"
+    return (
+        lambda rng: frame.iloc[rng.choice(len(frame), n, p=shares / shares.sum())].reset_index(drop=True),
+        f"Simulated rows are drawn from the {len(frame)} {kind}.",
     )
-    return IntervalPlan(formula, int(n), rows_from, plans, simulations)
+
+
+def _public_rows(schema: Schema, like: Any) -> tuple[SyntheticTable, Array]:
+    """Return public rows as a table of the schema, which they must fit, and their shares (row,)."""
+    table = like.synthetic if isinstance(like, Release) else like
+    rows = SyntheticTable(table.frame if isinstance(table, SyntheticTable) else table, schema)
+    return rows, like.weights.values / len(rows) if isinstance(like, Release) else np.full(len(rows), 1 / len(rows))
+
+
+def _simulated(
+    private: PrivateTable,
+    call: Callable[..., Any],
+    budgets: Sequence[float],
+    settings: dict[str, Any],
+    rng: np.random.Generator,
+) -> list[dict[str, Any]]:
+    """Fit simulated rows, and their release at each budget; return the ratio of lengths per parameter."""
+    noise, sample, posterior, train = rng.integers(2**31, size=4).tolist()
+    lower, upper = bounds_of(_LEVEL)
+
+    def lengths(name: str, release: Release) -> tuple[dict[str, tuple[float, bool]], str]:
+        rows = fitted(name, call, release, None, (_LEVEL,), posterior)
+        of_each = {row["parameter"]: (row[upper] - row[lower], bool(row["calibrated"])) for row in rows}
+        return of_each, str(rows[0]["verdict"])
+
+    # the statement of a ledger with seeded noise and no charges: it is not certified
+    own, _ = lengths(REFERENCE, release_of_rows(private, Ledger(1.0, 0.0, noise=SeededNoise(noise)).statement()))
+    parts = {name: seeded(settings[name], train) for name in ("generator", "weights")}
+    found = []
+    for epsilon in budgets:
+        try:
+            seeds: dict[str, Any] = {"noise": SeededNoise(noise), "random_seed": sample}
+            release = publish(private, epsilon=epsilon, **seeds, progressbar=False, **settings | parts)
+            those, verdict = lengths("release", release)
+        except (RuntimeError, ValueError) as error:  # the fit to the simulated rows worked, the fit to the release not
+            those, verdict = {}, f"failed: {' '.join(str(error).split())}"
+        for name, (length, _) in own.items():
+            other, good = those.get(name, (np.nan, False))
+            row = {"ratio": other / length, "calibrated": good, "verdict": verdict}
+            found.append({"epsilon": float(epsilon), "parameter": name, **row})
+    return found

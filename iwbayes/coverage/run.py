@@ -1,14 +1,14 @@
-"""coverage_study: replications of a release and its fits, in parallel processes and with a file of results.
-
-Rows are simulated and the privacy noise is seeded, so a study can be repeated. Its releases are never certified.
-"""
+"""coverage_study(): replications of a release of simulated rows, in parallel processes and with a file of results."""
 
 from __future__ import annotations
 
 import json
 import secrets
+import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,45 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from iwbayes.coverage.replication import REFERENCE, StudySettings, replicate
-from iwbayes.coverage.study import CoverageStudy
+from iwbayes.analyst import arviz_compat
+from iwbayes.coverage.study import REFERENCE, CoverageStudy, bounds_of
+from iwbayes.curator.privacy.noise import SeededNoise
 from iwbayes.curator.progress import progress
+from iwbayes.curator.publish import publish as publish_rows
+from iwbayes.curator.settings import seeded
+from iwbayes.release import Release
+from iwbayes.release.statement import PrivacyStatement
+from iwbayes.release.weights import Weights
+from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.utils import checks
+from iwbayes.utils.arrays import Array
+from iwbayes.utils.threads import one_blas_thread
+from iwbayes.utils.warnings import CalibrationWarning
 
 #: Version of the file of results.
 _FORMAT = 1
+#: Attributes of a calibration record that a study stores.
+FACTS = (
+    *("verdict", "kappa_max", "explained_min", "second_order_max", "misfit_share_max", "skew_max"),
+    *("pareto_k", "ess", "clipped_private"),
+)
+#: Values for a parameter without a calibration record.
+_UNKNOWN = {"kappa": float("nan"), "explained": float("nan"), "calibrated": None}
+
+
+@dataclass(frozen=True)
+class StudySettings:
+    """Settings of every replication; see `coverage_study`."""
+
+    simulate: Callable[[np.random.Generator], Any]
+    truth: Mapping[str, float] | None
+    generator: Any
+    weights: Any
+    fits: Mapping[str, Callable[..., Any]]
+    reference: Callable[..., Any]
+    publish: Mapping[str, Any]
+    levels: tuple[float, ...]
+    random_seed: int
 
 
 def coverage_study(
@@ -49,60 +81,46 @@ def coverage_study(
     Parameters
     ----------
     simulate : callable
-        Function of a numpy.random.Generator. It returns a `PrivateTable` of simulated rows, or a pair of the table and
-        its true values, if they are drawn as well (from the prior, for simulation-based calibration).
-    generator : Generator, SyntheticTable or callable, optional
-        Generator, as in `publish`. A callable takes a numpy.random.Generator and returns a generator for this
-        replication.
-    weights : WeightProvider, optional
-        Weight provider, as in `publish`.
+        Function of a numpy.random.Generator that returns a `PrivateTable` of simulated rows, or a pair of it and the
+        true values, if they are drawn as well (from the prior, for simulation-based calibration).
+    generator, weights : optional
+        As in `publish`. The generator may be a function of a numpy.random.Generator that returns one for a replication.
     fit : callable, or dict of str to callable
         Function of a `Release` and ``random_seed`` that returns an ArviZ object, for example
-        ``functools.partial(iw.fit, "y ~ a", family="bernoulli")``. In a dict, the keys name the methods; all methods
-        use the same releases.
+        ``functools.partial(iw.fit, "y ~ a")``; or several by name, which all use the same releases.
     publish : dict
         More arguments of `publish`: ``epsilon`` and ``delta``, optionally others such as ``n_synthetic`` and ``share``.
     truth : dict of str to float, optional
         True values by the names of scalar parameters, such as ``b`` or ``c[level]``. Other parameters are ignored.
     reference : callable, optional
-        Like `fit`, but applied to the private rows with weights of one. Lengths and errors are compared with its
-        results. The default is the first method of `fit`; for `iwbayes.fit` this gives intervals from the row sandwich
-        covariance.
-    n_replications : int, default 200
-        Number of replications.
-    levels : sequence of float, default (0.9, 0.5, 0.95)
-        Nominal levels of the equal-tailed intervals, in (0, 1).
+        Like `fit`, for the private rows with weights of one, with which lengths and errors are compared. The default is
+        the first method of `fit`; for `iwbayes.fit` its intervals come from the row sandwich covariance.
+    n_replications, levels : int, sequence of float
+        Number of replications, and nominal levels of the equal-tailed intervals, in (0, 1).
     n_jobs : int, default 1
         Number of processes, with one thread each. With more than one, all callables must be importable by name.
     random_seed : int, optional
-        Seed of the study, required with a path. Replication i has the same seeds in every run, including the seeds of
+        Seed of the study, required with a path. Replication i has the same seeds in every run, also those of
         generators and weight providers whose `random_seed` is None.
     path : str or Path, optional
-        File of results, to which each replication is added when it ends. A stopped study continues from its file, and
-        you can add replications. A file with different settings is refused; functions are compared by name.
+        File to which each replication is added when it ends, so that a stopped study can continue and grow. A file with
+        different settings is refused; functions are compared by name.
     progressbar : bool, default True
         Show progress if the error stream is a terminal.
 
     Returns
     -------
     CoverageStudy
-        Coverage, lengths and errors of all replications.
+        Coverage, lengths and errors. A failed replication is listed in ``failures`` and left out of all shares.
 
     Raises
     ------
-    TypeError, ValueError
-        If an argument is invalid, or the file belongs to a different study.
-    RuntimeError
-        If all replications failed; the message quotes the first error.
-
-    Notes
-    -----
-    A failed replication is listed in ``failures`` of the result and left out of all shares.
+    TypeError, ValueError, RuntimeError
+        If an argument is invalid; if the file belongs to a different study; or if all replications failed.
 
     Examples
     --------
     >>> from functools import partial
-    >>> import iwbayes as iw
     >>> def simulate(rng):
     ...     people = iw.datasets.simulate_table("gaussian", 300, random_seed=rng)
     ...     return iw.PrivateTable(people.frame, people.schema)
@@ -110,27 +128,18 @@ def coverage_study(
     ...     simulate,
     ...     fit=partial(iw.fit, "y ~ x", family="gaussian", method="laplace", progressbar=False),
     ...     publish={"epsilon": 3.0, "delta": 1e-6, "n_synthetic": 600, "for_models": ["y ~ x"]},
-    ...     truth={"x": 0.8},
-    ...     n_replications=2,
-    ...     random_seed=1,
-    ...     progressbar=False,
+    ...     truth={"x": 0.8}, n_replications=2, random_seed=1, progressbar=False,
     ... )
-    >>> study.table(0.9)[["length_ratio", "n"]].round(1)  # doctest: +SKIP
-                            length_ratio  n
-    method       parameter
-    private rows x                   1.0  2
-    fit          x                   1.5  2
+    >>> list(study.table(0.9).index)
+    [('private rows', 'x'), ('fit', 'x')]
     """
     fits: dict[str, Any] = dict(fit) if isinstance(fit, Mapping) else {"fit": fit}
     _check(simulate, fits, publish, n_replications, levels, n_jobs, random_seed)
     if path is not None and random_seed is None:
         raise ValueError("with a path, random_seed is required, so that the study can continue. Pass random_seed.")
     seed = secrets.randbits(31) if random_seed is None else int(random_seed)
-    first: Any = next(iter(fits.values()))
-    ordered = tuple(float(level) for level in levels)
-    settings = StudySettings(
-        simulate, truth, generator, weights, fits, reference or first, dict(publish), ordered, seed
-    )
+    reference, ordered = reference or next(iter(fits.values())), tuple(map(float, levels))
+    settings = StudySettings(simulate, truth, generator, weights, fits, reference, dict(publish), ordered, seed)
     file = None if path is None else Path(path)
     done = {} if file is None else _finished(file, _settings(settings))
     missing = [number for number in range(n_replications) if number not in done]
@@ -239,3 +248,110 @@ def _check(
         raise ValueError("levels must have at least one level, such as 0.9; got none.")
     for level in levels:
         checks.share("levels", level, "Pass for example 0.9.")
+
+
+def replicate(settings: StudySettings, number: int) -> dict[str, Any]:
+    """Run one replication and return plain JSON values: one row per method and parameter, or the error."""
+    start, rows, error = time.perf_counter(), [], None
+    try:
+        with one_blas_thread():
+            rows = _rows(settings, number)
+    except Exception as raised:  # one failed replication must not end a study that runs for hours
+        first = next(iter(str(raised).splitlines()), "")
+        error = f"{type(raised).__name__}: {first}"
+    return {"replication": number, "seconds": time.perf_counter() - start, "error": error, "rows": rows}
+
+
+def _rows(settings: StudySettings, number: int) -> list[dict[str, Any]]:
+    seeds = np.random.SeedSequence([settings.random_seed, number]).generate_state(5, np.uint64)
+    simulate, noise, sample, fit, train = (int(seed >> np.uint64(1)) for seed in seeds)
+    found = settings.simulate(np.random.default_rng(simulate))
+    private, truth = found if isinstance(found, tuple) else (found, settings.truth)
+    if not isinstance(private, PrivateTable):
+        raise TypeError(f"simulate must return a PrivateTable, or (table, truth); got {type(private).__name__}.")
+    if not truth:
+        raise ValueError(
+            "a study needs true values. Pass truth to coverage_study, or let simulate return (table, truth)."
+        )
+    generator = settings.generator
+    if callable(generator):
+        generator = generator(np.random.default_rng(sample))
+    release = publish_rows(
+        private,
+        generator=seeded(generator, train),
+        weights=seeded(settings.weights, train),
+        noise=SeededNoise(noise),
+        random_seed=sample,
+        progressbar=False,
+        **settings.publish,
+    )
+    unweighted = release_of_rows(private, release.statement)
+    rows = fitted(REFERENCE, settings.reference, unweighted, truth, settings.levels, fit % 2**31)
+    for name, call in settings.fits.items():
+        rows += fitted(name, call, release, truth, settings.levels, fit % 2**31)
+    return rows
+
+
+def release_of_rows(private: PrivateTable, statement: PrivacyStatement) -> Release:
+    """Return a release whose rows are the simulated private rows with weights of one, for the reference fit."""
+    table = SyntheticTable(private.frame, private.schema, origin="simulated private rows")
+    return Release(table, Weights(np.zeros(len(table)), "none"), statement, n_private=len(table))
+
+
+def fitted(
+    name: str,
+    call: Callable[..., Any],
+    release: Release,
+    truth: Mapping[str, float] | None,
+    levels: Sequence[float],
+    seed: int,
+) -> list[dict[str, Any]]:
+    """Fit a release by one method; return one row per parameter in ``truth``, or per recorded parameter if None."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", CalibrationWarning)
+        idata = call(release, random_seed=seed)
+    warned = any(issubclass(warning.category, CalibrationWarning) for warning in caught)
+    draws = arviz_compat.scalars(arviz_compat.group(idata, "posterior"))
+    facts, of_each = _facts(idata)
+    truth = dict.fromkeys(of_each, float("nan")) if truth is None else truth
+    absent = [parameter for parameter in truth if parameter not in draws]
+    if absent:
+        raise ValueError(f"truth must name parameters of the fit {name!r}; it has {list(draws)}, and not {absent}.")
+    return [
+        {
+            "method": name,
+            "parameter": parameter,
+            "truth": float(value),
+            **_summary(draws[parameter], float(value), levels),
+            "warned": warned,
+            **facts,
+            **of_each.get(parameter, _UNKNOWN),
+        }
+        for parameter, value in truth.items()
+    ]
+
+
+def _summary(draws: Array, truth: float, levels: Sequence[float]) -> dict[str, float]:
+    """Return mean, sd, equal-tailed intervals, and the share of draws below the truth (ties count one half)."""
+    found = {
+        "mean": float(draws.mean()),
+        "sd": float(draws.std(ddof=1)),
+        "pit": float(np.mean(draws < truth) + np.mean(draws == truth) / 2),
+    }
+    for level in levels:
+        tails = (1 - level) / 2, (1 + level) / 2
+        found |= dict(zip(bounds_of(level), np.quantile(draws, tails).tolist(), strict=True))
+    return found
+
+
+def _facts(idata: Any) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Return the facts of a calibration record as plain values, and its facts on each parameter."""
+    if not arviz_compat.has_group(idata, "calibration"):
+        return dict.fromkeys(FACTS), {}
+    record = arviz_compat.group(idata, "calibration")
+    facts = {name: record.attrs.get(name) for name in FACTS}
+    facts = {name: value if isinstance(value, str | None) else float(value) for name, value in facts.items()}
+    names = [str(name) for name in record["parameter"].values]
+    columns = [record[name].values.tolist() for name in _UNKNOWN]
+    return facts, {name: dict(zip(_UNKNOWN, own, strict=True)) for name, *own in zip(names, *columns, strict=True)}

@@ -9,28 +9,31 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from iwbayes.coverage.replication import REFERENCE, bounds_of
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+#: Name of the reference method, which uses the private rows.
+REFERENCE = "private rows"
+
+
+def bounds_of(level: float) -> tuple[str, str]:
+    """Return the names of the columns with the bounds of an interval."""
+    return f"lower_{100 * level:g}", f"upper_{100 * level:g}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CoverageStudy:
-    """Results of a coverage study: coverage, lengths and errors of intervals over many replications.
-
-    `coverage_study` returns it.
+    """Coverage, lengths and errors of intervals over many replications; `coverage_study` returns it.
 
     Parameters
     ----------
     replications : pandas.DataFrame
-        One row per replication, method and parameter. Columns: ``replication``; ``method`` ("private rows" is the
-        reference); ``parameter``; ``truth``; ``mean`` and ``sd`` of the posterior; ``pit``, the share of posterior
-        draws below the truth; ``lower_90`` and ``upper_90``, and so on for each level in percent; ``warned``, whether a
-        CalibrationWarning was raised; the facts of the calibration record (``verdict``, ``kappa_max``,
-        ``explained_min``, ``second_order_max``, ``misfit_share_max``, ``skew_max``, ``pareto_k``, ``ess``,
-        ``clipped_private``; None for a fit without a record); and for the parameter ``kappa``, ``explained`` and
-        ``calibrated``.
+        One row per ``replication``, ``method`` ("private rows" is the reference) and ``parameter``. Columns: ``truth``;
+        ``mean`` and ``sd`` of the posterior; ``pit``, the share of its draws below the truth; ``lower_90`` and
+        ``upper_90``, and so on for each level in percent; ``warned``, whether a CalibrationWarning was raised; facts of
+        the calibration record (``verdict``, ``kappa_max``, ``explained_min``, ``second_order_max``,
+        ``misfit_share_max``, ``skew_max``, ``pareto_k``, ``ess``, ``clipped_private``; None for a fit without a
+        record); and for the parameter ``kappa``, ``explained`` and ``calibrated``.
     failures : pandas.DataFrame
         Failed replications, with columns ``replication`` and ``error``.
     levels : tuple of float
@@ -40,18 +43,15 @@ class CoverageStudy:
     --------
     Simulated posteriors for 200 replications of a parameter whose true value is 0:
 
-    >>> rng = np.random.default_rng(1)
-    >>> frames = []
-    >>> for method, sd in (("private rows", 1.0), ("fit", 2.0)):
-    ...     mean = rng.normal(0, sd, 200)
-    ...     frame = pd.DataFrame({"replication": range(200), "method": method, "parameter": "b", "truth": 0.0})
-    ...     frame = frame.assign(mean=mean, sd=sd, lower_90=mean - 1.645 * sd, upper_90=mean + 1.645 * sd, warned=False)
-    ...     frames.append(frame)
+    >>> mean = np.random.default_rng(1).normal(0, 1, 200)
+    >>> frame = pd.DataFrame({"replication": range(200), "parameter": "b", "truth": 0.0, "warned": False})
+    >>> frames = [
+    ...     frame.assign(method=name, mean=sd * mean, lower_90=sd * (mean - 1.645), upper_90=sd * (mean + 1.645))
+    ...     for name, sd in (("private rows", 1.0), ("fit", 2.0))
+    ... ]
     >>> study = CoverageStudy(pd.concat(frames), pd.DataFrame({"replication": [], "error": []}), (0.9,))
     >>> study.table().loc[("fit", "b"), ["length_ratio", "n"]].tolist()
     [2.0, 200.0]
-    >>> bool(abs(study.table().loc[("fit", "b"), "coverage"] - 0.9) < 0.1)
-    True
     """
 
     replications: pd.DataFrame
@@ -71,21 +71,16 @@ class CoverageStudy:
         Parameters
         ----------
         level : float, default 0.9
-            Nominal level, one of `levels`.
+            Nominal level, one of `levels`; otherwise a ValueError.
 
         Returns
         -------
         pandas.DataFrame
             Index ``method`` and ``parameter``. Columns: ``coverage``; ``coverage_se``, its binomial standard error;
-            ``length``, the median length; ``length_ratio``, the median ratio to the length of the interval from the
-            private rows of the same replication; ``bias`` and ``bias_se`` of the posterior mean; ``rmse_ratio``, the
-            root mean squared error of the posterior mean relative to the private rows; ``warned``, the share of
-            replications with a CalibrationWarning; ``n``, the number of replications.
-
-        Raises
-        ------
-        ValueError
-            If the level is not one of `levels`.
+            ``length``, the median length; ``length_ratio``, the median ratio to the length from the private rows of the
+            same replication; ``bias`` and ``bias_se`` of the posterior mean; ``rmse_ratio``, its root mean squared
+            error relative to the private rows; ``warned``, the share of replications with a CalibrationWarning; ``n``,
+            the number of replications.
         """
         lower, upper = self._bounds(level)
         rows = self.replications.assign(
@@ -116,7 +111,7 @@ class CoverageStudy:
         Parameters
         ----------
         level : float, default 0.9
-            Nominal level, one of `levels`.
+            Nominal level, one of `levels`; otherwise a ValueError.
 
         Returns
         -------
@@ -124,11 +119,6 @@ class CoverageStudy:
             Index ``method``. Columns: ``coverage``, the mean over parameters; ``coverage_se``, its standard error over
             replications, because parameters of one replication are dependent; ``worst``, the smallest coverage of a
             parameter; ``length_ratio`` and ``rmse_ratio``, medians over parameters; ``warned``; ``n``.
-
-        Raises
-        ------
-        ValueError
-            If the level is not one of `levels`.
         """
         table = self.table(level)
         rows = self.replications
@@ -151,27 +141,18 @@ class CoverageStudy:
         Parameters
         ----------
         level : float, default 0.9
-            Nominal level, one of `levels`.
+            Nominal level, one of `levels`; otherwise a ValueError.
         ax : matplotlib.axes.Axes, optional
-            Axes to draw on; by default new ones.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-            Axes with the plot.
+            Axes to draw on, which are returned; by default new ones.
         """
-        from iwbayes.reporting.drawing import axes_or_new, colour, label_axes, label_rows, legend_below, marker
+        from iwbayes.reporting.drawing import axes_or_new, label_axes, legend_below
+        from iwbayes.reporting.forest import draw_forest
 
-        table = self.table(level)
-        methods, names = list(table.index.unique("method")), list(table.index.unique("parameter"))
-        ax = axes_or_new(ax, 7, 1.2 + 0.16 * len(names) * (len(methods) + 1))
-        ax.axvline(level, color="0.5", linewidth=1, linestyle="--", zorder=0)
-        for index, method in enumerate(methods):
-            own = table.loc[method].reindex(names)
-            height = np.arange(len(names)) + 0.8 * ((index + 0.5) / len(methods) - 0.5)
-            style = {"fmt": marker(index), "color": colour(index), "markersize": 4, "label": method}
-            ax.errorbar(own["coverage"], height, xerr=2 * own["coverage_se"], **style)
-        label_rows(ax, names)
+        rows = self.table(level).reset_index().rename(columns={"parameter": "coefficient", "coverage": "mean"})
+        ends = {"lower": rows["mean"] - 2 * rows["coverage_se"], "upper": rows["mean"] + 2 * rows["coverage_se"]}
+        methods = rows["method"].unique()
+        ax = axes_or_new(ax, 7, 1.2 + 0.16 * rows["coefficient"].nunique() * (len(methods) + 1))
+        draw_forest(ax, rows.assign(**ends, calibrated=True), methods, at=level)
         ax.set_xlim(right=1.02)
         label_axes(ax, x=f"share of {100 * level:g} % intervals that cover the true value (bars: 2 standard errors)")
         legend_below(ax)
@@ -180,16 +161,12 @@ class CoverageStudy:
     def plot_calibration(self, *, ax: Axes | None = None) -> Axes:
         """Plot the coverage of equal-tailed intervals of every level, averaged over the parameters.
 
+        On the diagonal, coverage equals the nominal level. Above it intervals are too long, and below it too short.
+
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            Axes to draw on; by default new ones.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-            Axes with the plot. On the diagonal, coverage equals the nominal level. Above it intervals are too long, and
-            below it too short.
+            Axes to draw on, which are returned; by default new ones.
         """
         from iwbayes.reporting.drawing import axes_or_new, colour, label_axes, legend_below
 
@@ -219,17 +196,11 @@ class CoverageStudy:
         method : str
             Name of a method.
         parameters : sequence of str, optional
-            Names of parameters; by default all.
+            Names of parameters; by default all. Unknown names are a ValueError.
 
         Returns
         -------
         ndarray of matplotlib.axes.Axes, shape (parameter,)
-            One panel per parameter.
-
-        Raises
-        ------
-        ValueError
-            If the method or a parameter is unknown.
         """
         from iwbayes.analyst.arviz_compat import plot_pit
 

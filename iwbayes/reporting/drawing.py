@@ -29,12 +29,12 @@ _CHARACTER, _POINTS = 0.56, 72
 
 
 def colour(index: int) -> str:
-    """Colour of a series; they repeat after eight."""
+    """Colour of a series; they repeat after eight, as markers do."""
     return COLOURS[index % len(COLOURS)]
 
 
 def marker(index: int) -> str:
-    """Marker of a series; they repeat after eight."""
+    """Marker of a series."""
     return MARKERS[index % len(MARKERS)]
 
 
@@ -112,10 +112,8 @@ def log_axis(ax: Axes) -> None:
     ax.set_xscale("log")
     low, high = ax.get_xlim()
     if high < 4 * low:  # powers of ten alone would be too few
-        ticks = [
-            tick for tick in MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high) if low <= tick <= high
-        ]
-        ax.set_xticks(ticks)
+        ticks = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+        ax.set_xticks([tick for tick in ticks if low <= tick <= high])
     else:
         ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 200 * low else (1,)))
     ax.xaxis.set_major_formatter("{x:g}")

@@ -41,15 +41,10 @@ _LINEAR = 3
 _ROOM = 1.0
 #: What coefficients change by one, by family.
 _SCALES = {
-    "bernoulli": "log odds of {}",
-    "binomial": "log odds of {}",
-    "cumulative": "log odds of {}",
+    **dict.fromkeys(("bernoulli", "binomial", "cumulative"), "log odds of {}"),
     "categorical": "log odds of {} against its first level",
-    "poisson": "log mean of {}",
-    "negativebinomial": "log mean of {}",
-    "gamma": "log mean of {}",
-    "gaussian": "mean of {}",
-    "t": "mean of {}",
+    **dict.fromkeys(("poisson", "negativebinomial", "gamma"), "log mean of {}"),
+    **dict.fromkeys(("gaussian", "t"), "mean of {}"),
 }
 
 
@@ -72,8 +67,7 @@ def plot_forest(
     ----------
     posteriors : arviz.InferenceData, xarray.DataTree, pandas.DataFrame, or dict of str to these
         One posterior, or several by their names, such as ``{"private rows": idata, "released": other}``; see
-        :func:`~iwbayes.intervals`. A table may also have a column ``method`` and a row for each pair of coefficient
-        and method.
+        :func:`~iwbayes.intervals`. A table may also have a column ``method``.
     methods : sequence of str, optional
         Methods to show, from the top; all by default.
     reference : str, optional
@@ -81,33 +75,27 @@ def plot_forest(
         every size can be compared. The axis is linear within 3 and logarithmic beyond.
     release : Release, optional
         Standardise: slopes of numeric columns are multiplied by the weighted standard deviation of the column in this
-        release, and the label gives it in brackets. They then compare with each other and with those of levels.
+        release, which the label gives. They then compare with each other and with those of levels.
     apart : sequence of str
-        Variables with a separate axis above the others, because their size would hide the slopes. Pass
-        ``()`` for one axis. It has no effect with a reference.
+        Variables with a separate axis above the others, because their size would hide the slopes; without a reference.
     prob : float
         Probability of the equal-tailed intervals, in (0, 1). Bounds in tables are drawn as they are.
     ax : matplotlib.axes.Axes, optional
-        Axes to draw on. If an axis is apart, these axes are divided.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        Axes of the slopes. All axes are in ``ax.figure``.
+        Axes to draw on, which are divided if an axis is apart; by default those of a new figure. Those of the slopes
+        are returned, and all are in ``ax.figure``.
 
     Raises
     ------
     TypeError, ValueError
-        If a posterior has a wrong type, a column or method is absent, or a pair of coefficient and method occurs
-        twice.
+        If a posterior has a wrong type, a column or method is absent, or a coefficient has a method twice.
 
     Examples
     --------
     With ``release`` as in the example of :func:`~iwbayes.publish`:
 
-    >>> weighted = iw.fit("y ~ x", release, calibrate="none", draws=200, random_seed=1)
-    >>> unweighted = iw.fit("y ~ x", release.unweighted(), calibrate="none", draws=200, random_seed=1)
-    >>> ax = iw.plots.forest({"weighted": weighted, "unweighted": unweighted}, release=release)
+    >>> rows = {"weighted": release, "unweighted": release.unweighted()}
+    >>> found = {name: iw.fit("y ~ x", own, calibrate="none", draws=200, random_seed=1) for name, own in rows.items()}
+    >>> ax = iw.plots.forest(found, release=release)
     >>> "change in the log odds of y" in ax.get_xlabel()
     True
     """
@@ -119,9 +107,11 @@ def plot_forest(
     if table.duplicated(["coefficient", "method"]).any():
         raise ValueError("posteriors has a pair of coefficient and method twice. Keep one row for each.")
     if reference is not None:
-        return _differences(_relative(table, reference), shown, reference, ax)
+        return _differences(table, shown, reference, ax)
     labels = {str(name): str(name) for name in table["coefficient"]}
-    label = _scale(posteriors)
+    parts = list(posteriors.values()) if isinstance(posteriors, dict) else [posteriors]
+    drawn = [part for part in parts if not isinstance(part, pd.DataFrame)]
+    label = _scale(drawn)
     if release is not None:
         table, labels = _standardised(table, release)
         label += "\nnumbers: per standard deviation, which is in brackets"
@@ -136,18 +126,9 @@ def plot_forest(
         rows = table[table["coefficient"].isin(group) & table["method"].isin(shown)]
         draw_forest(own, rows, shown, ends=_ends(rows))
     label_axes(axes[-1], x=label)
-    _verdict(axes, table[table["method"].isin(shown)], shown, prob if _drawn_from(posteriors) else None)
+    # the probability of intervals in tables is not known
+    _verdict(axes, table[table["method"].isin(shown)], shown, prob if len(drawn) == len(parts) else None)
     return axes[-1]
-
-
-def _drawn_from(posteriors: Any) -> bool:
-    """Whether intervals come from draws, so that their probability is known."""
-    return all(not isinstance(part, pd.DataFrame) for part in _parts(posteriors))
-
-
-def _parts(posteriors: Any) -> list[Any]:
-    """Return the posteriors that were given, by name or as one."""
-    return list(posteriors.values()) if isinstance(posteriors, dict) else [posteriors]
 
 
 def _long(posteriors: Any, prob: float) -> pd.DataFrame:
@@ -164,14 +145,13 @@ def _long(posteriors: Any, prob: float) -> pd.DataFrame:
     return found.reset_index()
 
 
-def _scale(posteriors: Any) -> str:
+def _scale(drawn: list[Any]) -> str:
     """Label of the axis: what coefficients change, if all posteriors agree on it."""
     found = set()
-    for part in _parts(posteriors):
-        if not isinstance(part, pd.DataFrame):
-            attrs = arviz_compat.group(part, "posterior").attrs
-            response = str(attrs.get("formula", "")).partition("~")[0].strip()
-            found.add(_SCALES.get(str(attrs.get("family")), "").format(response) if response else "")
+    for part in drawn:
+        attrs = arviz_compat.group(part, "posterior").attrs
+        response = str(attrs.get("formula", "")).partition("~")[0].strip()
+        found.add(_SCALES.get(str(attrs.get("family")), "").format(response) if response else "")
     known = found - {""}  # models without a formula say nothing
     return f"change in the {known.pop()}" if len(known) == 1 else "coefficient"
 
@@ -201,20 +181,14 @@ def _size(term: str, release: Release) -> float | None:
     weights = release.weights.values[known]
     if not weights.sum() > 0:
         return None
-    center = np.average(values[known], weights=weights)
-    size = float(np.sqrt(np.average((values[known] - center) ** 2, weights=weights)))
-    return size if size > 0 else None
-
-
-def _relative(table: pd.DataFrame, reference: str) -> pd.DataFrame:
-    """Differences from the mean of a method, in units of half its interval."""
-    base = table[table["method"] == reference].set_index("coefficient").reindex(table["coefficient"])
-    center, unit = base["mean"].to_numpy(), ((base["upper"] - base["lower"]) / 2).to_numpy()
-    return table.assign(**{name: (table[name].to_numpy() - center) / unit for name in BOUNDS})
+    return float(np.sqrt(np.cov(values[known], aweights=weights, ddof=0))) or None
 
 
 def _differences(table: pd.DataFrame, shown: list[str], reference: str, ax: Axes | None) -> Axes:
-    """Draw differences from a reference on an axis that is linear near zero; its interval is a band."""
+    """Draw differences from a reference, in units of half its interval, on an axis that is linear near zero."""
+    base = table[table["method"] == reference].set_index("coefficient").reindex(table["coefficient"])
+    center, unit = base["mean"].to_numpy(), ((base["upper"] - base["lower"]) / 2).to_numpy()
+    table = table.assign(**{name: (table[name].to_numpy() - center) / unit for name in BOUNDS})
     n = table["coefficient"].nunique()
     ax = axes_or_new(ax, 7, _FRAME + _ROW * n * (len(shown) + 1))
     ax.axvspan(-1, 1, color="0.93", zorder=-1)
@@ -252,17 +226,13 @@ def _verdict(axes: Sequence[Axes], table: pd.DataFrame, shown: Sequence[str], pr
     """Say in words which intervals are calibrated: in the title for one posterior, in the legend for several."""
     known = table["calibrated"].dropna().astype(bool)
     bad = bool(len(known)) and not known.all()
+    verdict = None
+    if len(shown) == 1 and len(known):
+        verdict = CALIBRATED if not bad else f"{NOT_CALIBRATED}{' in part (hollow)' if known.any() else ''}"
+    if prob is not None or verdict is not None:
+        title_with_verdict(axes[0], "Intervals" if prob is None else f"{100 * prob:g} % intervals", verdict)
     if len(shown) == 1:
-        verdict = None
-        if len(known):
-            verdict = CALIBRATED if not bad else f"{NOT_CALIBRATED}{' in part (hollow)' if known.any() else ''}"
-        if prob is not None:
-            title_with_verdict(axes[0], f"{100 * prob:g} % intervals", verdict)
-        elif verdict is not None:
-            title_with_verdict(axes[0], "Intervals", verdict)
         return
-    if prob is not None:
-        label_axes(axes[0], title=f"{100 * prob:g} % intervals")
     if bad:
         style: dict[str, Any] = {"color": GREY, "linestyle": (0, (3, 1.5)), "marker": "o", "markerfacecolor": "white"}
         axes[-1].add_line(Line2D([], [], label=f"hollow, dashed: {NOT_CALIBRATED}", markersize=4, **style))
@@ -293,32 +263,26 @@ def draw_forest(
 ) -> None:
     """Draw means and intervals, a row for each coefficient with its methods below each other, and a line at `at`.
 
-    Rows whose column ``calibrated`` is False are hollow and dashed. If the `ends` of the axis are given, intervals
-    beyond end in an arrow.
+    Rows that are known to be NOT calibrated are hollow and dashed. Intervals beyond the `ends` end in an arrow.
     """
     names = list(dict.fromkeys(table["coefficient"]))
     for index, method in enumerate(methods):
         rows = table[table["method"] == method].set_index("coefficient").reindex(names)
         height = np.arange(len(names)) + 0.8 * ((index + 0.5) / len(methods) - 0.5)
-        bad = np.zeros(len(names), dtype=bool)
-        if "calibrated" in rows:
-            bad = uncalibrated(rows)
+        bad = uncalibrated(rows)
         dashes: list[Any] = [(0, (3, 1.5)) if own else "solid" for own in bad]
         ax.hlines(height, rows["lower"], rows["upper"], color=colour(index), linewidth=1.6, linestyle=dashes)
         style: dict[str, Any] = {"marker": marker(index), "color": colour(index), "linestyle": "none", "markersize": 5}
         ax.plot(rows["mean"], height, label=plain(method), zorder=3, **style)
         if bad.any():
             ax.plot(rows["mean"][bad], height[bad], zorder=3, markerfacecolor="white", **style)
-        for end, arrow, beyond in () if ends is None else _arrows(rows, ends):
-            tip = {**style, "marker": arrow, "clip_on": False}
-            ax.plot(np.full(beyond.sum(), end), height[beyond], zorder=4, label="_end", **tip)
+        if ends is not None:
+            outside = rows["lower"] < ends[0], rows["upper"] > ends[1]
+            for end, arrow, beyond in zip(ends, "<>", outside, strict=True):
+                tip = {**style, "marker": arrow, "clip_on": False}
+                ax.plot(np.full(beyond.sum(), end), height[beyond], zorder=4, label="_end", **tip)
     if ends is not None:
         ax.set_xlim(*ends)
     ax.axvline(at, color=LIGHT_GREY, linewidth=0.8, zorder=0)
     ax.xaxis.set_major_locator(MaxNLocator(6))
     label_rows(ax, names)
-
-
-def _arrows(rows: pd.DataFrame, ends: tuple[float, float]) -> list[tuple[float, str, NDArray[np.bool_]]]:
-    """Return each end of an axis with its arrow and the rows whose intervals go beyond."""
-    return [(ends[0], "<", (rows["lower"] < ends[0]).to_numpy()), (ends[1], ">", (rows["upper"] > ends[1]).to_numpy())]

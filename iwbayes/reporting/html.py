@@ -82,11 +82,8 @@ def paragraph(text: str, kind: str = "") -> str:
 
 def facts(rows: Iterable[tuple[str, str]]) -> str:
     """List of names and values in plain text."""
-    return (
-        '<dl class="made">'
-        + "".join(f"<dt>{markup(name)}</dt><dd>{markup(value)}</dd>" for name, value in rows)
-        + "</dl>\n"
-    )
+    inner = "".join(f"<dt>{markup(name)}</dt><dd>{markup(value)}</dd>" for name, value in rows)
+    return f'<dl class="made">{inner}</dl>\n'
 
 
 def folded(summary: str, content: str) -> str:

@@ -28,8 +28,7 @@ def plot_marginals(
 ) -> np.ndarray:
     """Draw each column of the synthetic rows, before and after weighting.
 
-    Filled bars are the weighted rows, which estimate the private table; the black outline is the synthetic rows as
-    they are. Where the two differ, the weights have moved the column.
+    Filled bars are the weighted rows, which estimate the private table; the black outline is the unweighted rows.
 
     Parameters
     ----------
@@ -43,10 +42,9 @@ def plot_marginals(
     Returns
     -------
     ndarray of matplotlib.axes.Axes, shape (column,)
-        Heights are shares of the rows. The axis shows the range of the synthetic rows. Whole numbers have a bar each
-        if the range has at most 60 of them, and bins of several otherwise. Columns with ``transform="log1p"`` have a
-        logarithmic axis, and dates are dates. The 12 most frequent levels have a bar each, the others share one. A
-        title gives the share of missing cells.
+        Heights are shares of the rows. Whole numbers have a bar each if the rows' range has at most 60 of them, and
+        bins of several otherwise. Columns with ``transform="log1p"`` have a logarithmic axis. The 12 most frequent
+        levels have a bar each, the others share one. A title gives the share of missing cells.
 
     Raises
     ------
@@ -65,8 +63,8 @@ def plot_marginals(
     unknown = sorted(set(names) - set(schema.names))
     if unknown or not names:
         raise ValueError(f"columns must be some of {list(schema.names)}; got {unknown or 'none'}.")
+    wide = min(3, len(names)) if axes is None else 1
     if axes is None:
-        wide = min(3, len(names))
         tall = -(-len(names) // wide)
         figure = NotebookFigure(figsize=(3.6 * wide, 2.6 * tall + 0.3), layout="constrained")
         grid = figure.subplots(tall, wide, squeeze=False).ravel()
@@ -74,7 +72,6 @@ def plot_marginals(
             spare.remove()
         found = grid[: len(names)]
     else:
-        wide = 1
         found = np.array(list(axes), dtype=object)
     if len(found) != len(names):
         raise ValueError(f"there are {len(found)} axes for {len(names)} columns. Give one for each.")
@@ -108,14 +105,12 @@ def _marginal(ax: Axes, column: Column, values: pd.Series, shares: Array, *, nam
         sums = [np.bincount(codes, weights=own, minlength=len(levels)).astype(np.float64) for own in both]
         along = _levels(ax, levels, sums)
     axis = ax.yaxis if along == "y" else ax.xaxis
-    axis.set_major_formatter(_percent)
+    axis.set_major_formatter(lambda value, _: f"{100 * value:g}%")
     axis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     if along == "y":
         ax.set_ylim(bottom=0)
-        if named:
-            ax.set_ylabel("share of rows", fontsize="small")
-    else:
-        ax.set_xlabel("share of rows", fontsize="small")
+    if along == "x" or named:
+        axis.set_label_text("share of rows", fontsize="small")
 
 
 def _numbers(ax: Axes, column: Column, numbers: Array, shares: tuple[Array, Array]) -> None:
@@ -123,7 +118,7 @@ def _numbers(ax: Axes, column: Column, numbers: Array, shares: tuple[Array, Arra
     low, high = float(np.min(numbers)), float(np.max(numbers))
     logarithmic = getattr(column, "transform", None) == "log1p"
     if isinstance(column, _Whole):
-        size = -(-int(high - low + 1) // _MOST_BARS) if high - low < _MOST_BARS else -(-int(high - low + 1) // _BINS)
+        size = -(-int(high - low + 1) // (_MOST_BARS if high - low < _MOST_BARS else _BINS))
         edges = np.arange(low - 0.5, high + size + 0.5, size)
     elif logarithmic:
         edges = np.expm1(np.linspace(np.log1p(low), np.log1p(max(high, low + 1e-9)), _BINS + 1))
@@ -132,8 +127,8 @@ def _numbers(ax: Axes, column: Column, numbers: Array, shares: tuple[Array, Arra
         edges = np.linspace(low, high if high > low else low + 1, _BINS + 1)
     drawn = [np.histogram(numbers, bins=edges, weights=own)[0] for own in shares]
     at = edges
-    if isinstance(column, Date):
-        at = _day_numbers(column, edges)
+    if isinstance(column, Date):  # the first day of each unit that an edge stands before
+        at = np.asarray(mdates.date2num(column.dates(pd.Series(np.ceil(edges))).to_numpy()), dtype=np.float64)
     ax.bar(at[:-1], drawn[0], np.diff(at), align="edge", color=BLUE, alpha=0.6, label=WEIGHTED)
     ax.stairs(drawn[1], at, color="black", linewidth=1, label=UNWEIGHTED)
     if isinstance(column, Date):
@@ -173,22 +168,12 @@ def _log_ticks(low: float, high: float) -> list[float]:
     return ticks if len(ticks) > 1 else [low, high]
 
 
-def _percent(value: float, _: Any = None) -> str:
-    return f"{100 * value:g}%"
-
-
 def _compact(value: float, _: Any = None) -> str:
     """Shorten a number: 250k, 1.5M."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= size:
             return f"{value / min(size, 1e3 if letter == 'k' else size):g}{letter}"
     return f"{value:g}"
-
-
-def _day_numbers(column: Date, edges: Array) -> Array:
-    """Return the first day of each unit that an edge stands before, as days of matplotlib."""
-    starts = column.dates(pd.Series(np.ceil(edges)))
-    return np.asarray(mdates.date2num(starts.to_numpy()), dtype=np.float64)
 
 
 def _levels(ax: Axes, levels: list[str], drawn: list[Array]) -> str:
@@ -199,13 +184,13 @@ def _levels(ax: Axes, levels: list[str], drawn: list[Array]) -> str:
         drawn = [np.append(own[first], own.sum() - own[first].sum()) for own in drawn]
         levels = [*(levels[index] for index in first), others]
     at, labels = np.arange(len(levels)), [plain(shortened(level, _LONGEST)) for level in levels]
-    if sum(map(len, labels)) <= _UPRIGHT and len(labels) <= 8:
-        ax.bar(at, drawn[0], color=BLUE, alpha=0.6, label=WEIGHTED)
-        ax.bar(at, drawn[1], fill=False, edgecolor="black", label=UNWEIGHTED)
+    upright = sum(map(len, labels)) <= _UPRIGHT and len(labels) <= 8
+    bars: Any = ax.bar if upright else ax.barh
+    bars(at, drawn[0], color=BLUE, alpha=0.6, label=WEIGHTED)
+    bars(at, drawn[1], fill=False, edgecolor="black", label=UNWEIGHTED)
+    if upright:
         ax.set_xticks(at, labels)
         return "y"
-    ax.barh(at, drawn[0], color=BLUE, alpha=0.6, label=WEIGHTED)
-    ax.barh(at, drawn[1], fill=False, edgecolor="black", label=UNWEIGHTED)
     ax.set_yticks(at, labels)
     ax.set_ylim(len(levels) - 0.5, -0.5)
     return "x"

@@ -35,7 +35,8 @@ _DODGE, _FEW = 0.5, 5
 def plot_predictions(predictions: arviz_compat.ArvizObject, *, prob: float = 0.9, ax: Axes | None = None) -> Axes:
     """Draw predictions against a column that varies between the rows, with a line or marker for each value of others.
 
-    Numbers with more than five values give lines with bands, others markers with intervals.
+    Numbers with more than five values give lines with bands, others markers with intervals. The title says whether
+    these are calibrated.
 
     Parameters
     ----------
@@ -45,26 +46,19 @@ def plot_predictions(predictions: arviz_compat.ArvizObject, *, prob: float = 0.9
     prob : float
         Probability of the equal-tailed intervals, in (0, 1).
     ax : matplotlib.axes.Axes, optional
-        Axes to draw on; by default those of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        Posterior means and intervals; the title says whether these are calibrated.
+        Axes to draw on, which are returned; by default those of a new figure.
 
     Raises
     ------
     TypeError, ValueError
-        If the argument is not a result of predictions, responses were drawn as codes of levels, or there are more
-        than 8 lines.
+        If the argument is not a result of predictions, responses are codes of levels, or there are more than 8 lines.
 
     Examples
     --------
     With ``release`` as in the example of :func:`~iwbayes.publish`:
 
     >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
-    >>> found = iw.predictions(idata, release, conditional=["x"])
-    >>> iw.plots.predictions(found).get_xlabel()
+    >>> iw.plots.predictions(iw.predictions(idata, release, conditional=["x"])).get_xlabel()
     'x'
     """
     kind = getattr(predictions, "attrs", {}).get("kind")
@@ -102,6 +96,8 @@ def plot_predictions(predictions: arviz_compat.ArvizObject, *, prob: float = 0.9
 def plot_averages(idata: arviz_compat.ArvizObject, *, prob: float = 0.9, ax: Axes | None = None) -> Axes:
     """Draw average slopes, average comparisons or odds ratios as a forest plot; ratios have a logarithmic axis.
 
+    The title says whether the intervals are calibrated; those that are NOT are hollow and dashed.
+
     Parameters
     ----------
     idata : arviz.InferenceData or xarray.DataTree
@@ -109,12 +105,7 @@ def plot_averages(idata: arviz_compat.ArvizObject, *, prob: float = 0.9, ax: Axe
     prob : float
         Probability of the equal-tailed intervals, in (0, 1).
     ax : matplotlib.axes.Axes, optional
-        Axes to draw on; by default those of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        The title says whether the intervals are calibrated; those that are NOT are hollow and dashed.
+        Axes to draw on, which are returned; by default those of a new figure.
 
     Raises
     ------
@@ -129,9 +120,6 @@ def plot_averages(idata: arviz_compat.ArvizObject, *, prob: float = 0.9, ax: Axe
     >>> ax = iw.plots.slopes(iw.slopes(idata, release, random_seed=1))
     >>> sorted(label.get_text() for label in ax.get_yticklabels())
     ['x', 'z']
-    >>> found = iw.comparisons(idata, release, contrast={"x": [0.0, 1.0]}, random_seed=1)
-    >>> len(iw.plots.comparisons(found).get_yticklabels())
-    1
     """
     attrs = getattr(idata, "attrs", {})
     if "ratio" in attrs:
@@ -144,17 +132,9 @@ def plot_averages(idata: arviz_compat.ArvizObject, *, prob: float = 0.9, ax: Axe
         label = "average slope of the {}, per unit of the column"
     else:
         raise TypeError("the argument must be a result of iw.slopes, iw.comparisons or iw.odds_ratios.")
-    is_ratio = "(1:" in label
-    ax = _forest(idata, label, int(is_ratio), prob, ax)
-    if is_ratio:
-        log_axis(ax)
-    return ax
-
-
-def _forest(idata: arviz_compat.ArvizObject, label: str, at: float, prob: float, ax: Axes | None) -> Axes:
-    """Draw a row for each variable and contrast, and a colour for each group or outcome."""
-    dataset = arviz_compat.group(idata, "posterior")
-    parts = []
+    at = int("(1:" in label)
+    # a row for each variable and contrast, and a colour for each group or outcome
+    dataset, parts = arviz_compat.group(idata, "posterior"), []
     for name, values in dataset.data_vars.items():
         table = _intervals(values, prob)
         own = f"{name}_dim"
@@ -177,6 +157,8 @@ def _forest(idata: arviz_compat.ArvizObject, label: str, at: float, prob: float,
     _title(ax, dataset.attrs, prob)
     if n_methods > 1:
         legend_below(ax)
+    if at:
+        log_axis(ax)
     return ax
 
 
@@ -194,12 +176,9 @@ def _intervals(values: xr.DataArray, prob: float) -> pd.DataFrame:
     """Means and equal-tailed intervals over the draws, one row for each element, with its coordinates."""
     checks.share("prob", prob, "Use 0.9 for a 90 % interval.")
     sample = ("chain", "draw")
-    bounds = values.quantile([(1 - prob) / 2, (1 + prob) / 2], sample)
-    found = {"mean": values.mean(sample), "lower": bounds[0].drop_vars("quantile")}
-    found["upper"] = bounds[1].drop_vars("quantile")
-    if not found["mean"].dims:
-        return pd.DataFrame({key: [float(own)] for key, own in found.items()})
-    return xr.Dataset(found).to_dataframe().reset_index()
+    lower, upper = values.quantile([(1 - prob) / 2, (1 + prob) / 2], sample).drop_vars("quantile")
+    found = xr.Dataset({"mean": values.mean(sample), "lower": lower, "upper": upper})
+    return found.to_dataframe().reset_index() if found.dims else pd.DataFrame([{k: float(found[k]) for k in found}])
 
 
 def _draw_lines(ax: Axes, table: pd.DataFrame, column: str, lines: list[tuple[str, pd.DataFrame]]) -> None:
@@ -221,12 +200,10 @@ def _draw_lines(ax: Axes, table: pd.DataFrame, column: str, lines: list[tuple[st
         ax.vlines(at, own["lower"], own["upper"], color=colour(index), linewidth=1.6)
         ax.plot(at, own["mean"], marker(index), color=colour(index), markersize=5, label=plain(label))
     ax.set_xlim(-0.5, len(levels) - 0.5)
-    ax.set_xticks(range(len(levels)), [_under(ax, _text(level), len(levels)) for level in levels])
-
-
-def _under(ax: Axes, text: str, n: int) -> str:
-    """Label of one of n levels along the axis, wrapped so that neighbours do not touch."""
-    return fitting(ax, text, size=11 * n) if len(text) * n > 30 else plain(text)
+    n, texts = len(levels), map(_text, levels)
+    # long labels are wrapped so that neighbours do not touch
+    labels = [fitting(ax, text, size=11 * n) if len(text) * n > 30 else plain(text) for text in texts]
+    ax.set_xticks(range(n), labels)
 
 
 def _of_dim(dim: str) -> str:

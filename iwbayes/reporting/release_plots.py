@@ -1,15 +1,14 @@
-"""Figures of a release: its weights, its measured features and its budget, on matplotlib axes that the caller may give.
-
-They show public quantities only: released rows, weights and noisy measurements. New axes belong to a figure without
-pyplot's global state; ``ax.figure.savefig`` writes it.
-"""
+"""Figures of a release: weights, measured features, budget and rehearsals. They show public quantities only."""
 
 from __future__ import annotations
 
 import numpy as np
 from matplotlib.axes import Axes
+from scipy.special import stdtrit
 from scipy.stats import norm
 
+from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.calibration.score_marginals import LEVEL, QUANTILE
 from iwbayes.evidence.feature_map import raw_moments
 from iwbayes.evidence.scores import RowFeatures
 from iwbayes.evidence.terms import raw_names
@@ -19,6 +18,7 @@ from iwbayes.release.weights import Weights
 from iwbayes.reporting.drawing import (
     BLUE,
     GREY,
+    LIGHT_GREY,
     ORANGE,
     UNWEIGHTED,
     WEIGHTED,
@@ -40,20 +40,15 @@ MEASURED = "private rows, measured with noise (90 % interval)"
 def plot_weights(release: Release | Weights, *, ax: Axes | None = None) -> Axes:
     """Draw a histogram of the weights on a logarithmic axis, with Pareto shape and effective sample size.
 
-    Use it to see whether a few rows dominate an analysis: the title says how many equally weighted rows the weighted
-    rows are worth.
+    Use it to see whether a few rows dominate an analysis: the title says how many equal rows the weighted are worth.
+    The dashed line is a weight of one. Weights below 0.001 are in the first bar, and the label counts them.
 
     Parameters
     ----------
     release : Release or Weights
         If there are several weight draws, their average is drawn, and the diagnostics are the worst of all draws.
     ax : matplotlib.axes.Axes, optional
-        Axes to draw on; by default those of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        The dashed line is a weight of one. Weights below 0.001 are in the first bar, and the label counts them.
+        Axes to draw on, which are returned; by default those of a new figure.
 
     Raises
     ------
@@ -62,10 +57,7 @@ def plot_weights(release: Release | Weights, *, ax: Axes | None = None) -> Axes:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import iwbayes as iw
-    >>> ax = iw.plots.weights(iw.Weights(np.array([-0.5, 0.0, 0.3, 0.2]), method="by hand"))
-    >>> ax.get_xlabel()
+    >>> iw.plots.weights(iw.Weights(np.array([-0.5, 0.0, 0.3, 0.2]), method="by hand")).get_xlabel()
     'weight of a synthetic row (mean 1)'
     """
     weights = release.weights if isinstance(release, Release) else release
@@ -98,22 +90,17 @@ def plot_overlap(release: Release, *, most: int = 30, ax: Axes | None = None) ->
     """Compare the measured features of the private rows with the synthetic rows, before and after weighting.
 
     Use it to see what the weights correct. Only released quantities are shown: the noisy mean of the tilt's features,
-    as means of columns and their products.
+    as means of columns and their products, in standard deviations of the synthetic rows from the unweighted mean. Bars
+    are 90 % intervals of the privacy noise. Weighted rows should lie within most of the bars.
 
     Parameters
     ----------
     release : Release
         Its weights carry a measurement with a feature map, as tilt weights do.
     most : int
-        Largest number of terms; those with the largest distance from the unweighted rows are shown.
+        Largest number of terms; those furthest from the unweighted rows are shown.
     ax : matplotlib.axes.Axes, optional
-        Axes to draw on; by default those of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        Differences from the unweighted mean in standard deviations of the synthetic rows. Bars are 90 % intervals of
-        the privacy noise. Weighted rows should lie within most of the bars.
+        Axes to draw on, which are returned; by default those of a new figure.
 
     Raises
     ------
@@ -122,11 +109,9 @@ def plot_overlap(release: Release, *, most: int = 30, ax: Axes | None = None) ->
 
     Examples
     --------
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 500, random_seed=1)
-    >>> release = iw.publish(iw.PrivateTable(people.frame, people.schema), epsilon=9, delta=1e-6, progressbar=False)
-    >>> ax = iw.plots.overlap(release, most=5)
-    >>> len(ax.get_yticklabels())
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
+
+    >>> len(iw.plots.overlap(release, most=5).get_yticklabels())
     5
     """
     measurement = release.weights.measurement
@@ -135,8 +120,7 @@ def plot_overlap(release: Release, *, most: int = 30, ax: Axes | None = None) ->
             f"the weights ({release.weights.method}) carry no measurement of the private rows to compare with. "
             f"Publish with TiltWeights()."
         )
-    features, columns = measurement.features, measurement.tilt_columns
-    frame = release.synthetic.frame
+    features, columns, frame = measurement.features, measurement.tilt_columns, release.synthetic.frame
     phi = features.transform(frame)[:, columns]
     some = frame.iloc[:: -(-len(frame) // _MOST_ROWS)]
     if isinstance(features, RowFeatures):
@@ -154,9 +138,8 @@ def plot_overlap(release: Release, *, most: int = 30, ax: Axes | None = None) ->
     plain = phi.mean(axis=0)
     weighted = (np.average(phi, axis=0, weights=release.weights.values) - plain) @ back
     measured = (measurement.value[columns] - plain) @ back
-    bars = norm.ppf(0.95) * np.sqrt(
-        np.einsum("kt,kl,lt->t", back, measurement.noise.covariance[columns, columns], back)
-    )
+    noise = measurement.noise.covariance[columns, columns]
+    bars = norm.ppf(0.95) * np.sqrt(np.einsum("kt,kl,lt->t", back, noise, back))
     weighted, measured, bars = (values[varying] / sd[varying] for values in (weighted, measured, bars))
     # the terms furthest away, in their own order
     shown = np.sort(np.argsort(-np.abs(measured), kind="stable")[:most])
@@ -175,29 +158,23 @@ def plot_overlap(release: Release, *, most: int = 30, ax: Axes | None = None) ->
 def plot_budget(release: Release | PrivacyStatement, *, ax: Axes | None = None) -> Axes:
     """Draw the epsilon of each use of the private rows, and of all of them together.
 
+    A use that ran several times has the sum of its epsilons. The last bar, the whole release, is shorter than the sum
+    of the others because the losses are composed.
+
     Parameters
     ----------
     release : Release or PrivacyStatement
         Its privacy statement lists the uses.
     ax : matplotlib.axes.Axes, optional
-        Axes to draw on; by default those of a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        A bar for each use; a use that ran several times has the sum of its epsilons. The last bar is the whole
-        release. It is shorter than the sum of the others because the losses are composed.
+        Axes to draw on, which are returned; by default those of a new figure.
 
     Raises
     ------
-    TypeError
-        If release is neither a Release nor a PrivacyStatement.
-    ValueError
-        If nothing was charged.
+    TypeError, ValueError
+        If release is neither a Release nor a PrivacyStatement, or nothing was charged.
 
     Examples
     --------
-    >>> import iwbayes as iw
     >>> ledger = iw.Ledger(epsilon=1.0, delta=1e-6)
     >>> _ = ledger.charge(iw.Event("a count", "laplace", 0.2), iw.Event("a mean", "laplace", 0.3))
     >>> iw.plots.budget(ledger.statement()).get_title()
@@ -214,18 +191,75 @@ def plot_budget(release: Release | PrivacyStatement, *, ax: Axes | None = None) 
     labels = [*costs, "all uses together"]
     values = np.array([*costs.values(), statement.epsilon])
     ax = axes_or_new(ax, 7, 1.2 + 0.35 * len(labels))
-    drawn = np.where(np.isfinite(values), values, 1.2 * np.max(values[np.isfinite(values)], initial=1.0))
-    bars = ax.barh(range(len(labels)), drawn, color=[BLUE] * len(costs) + [ORANGE], height=0.6)
-    for bar, value in zip(bars, values, strict=True):
-        if not np.isfinite(value):
-            bar.set_hatch("//")
-    ax.bar_label(bars, [f"{value:.3g}" if np.isfinite(value) else "infinite" for value in values], padding=3)
+    finite = np.isfinite(values)
+    drawn = np.where(finite, values, 1.2 * np.max(values[finite], initial=1.0))
+    hatches = ["" if known else "//" for known in finite]
+    bars = ax.barh(range(len(labels)), drawn, color=[BLUE] * len(costs) + [ORANGE], height=0.6, hatch=hatches)
+    written = [f"{value:.3g}" if known else "infinite" for value, known in zip(values, finite, strict=True)]
+    ax.bar_label(bars, written, padding=3)
     ax.set_xlim(0, 1.3 * drawn.max())
     label_rows(ax, labels)
-    total = f"{statement.epsilon:.3g}" if np.isfinite(statement.epsilon) else "infinite"
     label_axes(
         ax,
         x=f"epsilon (at delta {statement.delta:.3g}, adjacency {statement.adjacency})",
-        title=f"all uses together cost epsilon {total}",
+        title=f"all uses together cost epsilon {written[-1]}",
     )
+    return ax
+
+
+def plot_rehearsals(idata: arviz_compat.ArvizObject, *, ax: Axes | None = None) -> Axes:
+    """Draw the estimates of rehearsals, and 90 % intervals by the formula and by them, for each parameter.
+
+    The axis shows differences from the estimate of the release in standard deviations by the formula; it is linear
+    within 5 and logarithmic beyond. Points are rehearsals. Intervals leave out the prior.
+
+    Parameters
+    ----------
+    idata : arviz.InferenceData or xarray.DataTree
+        A result of :func:`~iwbayes.fit` or :func:`~iwbayes.calibrate` with rehearsals.
+    ax : matplotlib.axes.Axes, optional
+        Axes to draw on, which are returned; by default those of a new figure.
+
+    Raises
+    ------
+    ValueError
+        If the result was not calibrated by rehearsals.
+
+    Examples
+    --------
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
+
+    >>> rehearsals = iw.rehearse(release, 10, random_seed=1, progressbar=False)
+    >>> idata = iw.fit("y ~ x + z", release, rehearsals=rehearsals, draws=250, random_seed=1, progressbar=False)
+    >>> [label.get_text() for label in iw.plots.rehearsals(idata).get_yticklabels()]
+    ['Intercept', 'x', 'z']
+    """
+    remedy = "Pass rehearsals=rehearse(release) to fit or calibrate."
+    if not arviz_compat.has_group(idata, "calibration"):
+        raise ValueError(f"the result is not calibrated. {remedy}")
+    record = arviz_compat.group(idata, "calibration")
+    if record.attrs["method"] != "rehearsals":
+        raise ValueError(f"the result was calibrated by {record.attrs['method']!r}. {remedy}")
+    names = [str(name) for name in record["parameter"].to_numpy()]
+    unit = record["sd_formula"].to_numpy()
+    points = record["deviation"].to_numpy() / unit
+    n = int(np.isfinite(points).all(axis=1).sum())
+    half = record["sd_rehearsed"].to_numpy() / unit * stdtrit(n, (1 + LEVEL) / 2)
+    ax = axes_or_new(ax, 7, 1.2 + 0.4 * len(names))
+    rows = np.arange(len(names))
+    lines = (("formula", np.full(len(names), QUANTILE), 0.12, ORANGE), ("rehearsals", half, 0.3, BLUE))
+    for label, ends, below, color in lines:
+        ax.hlines(rows + below, -ends, ends, color=color, linewidth=3, label=f"90 % interval, {label}")
+    for row, own in enumerate(points.T):
+        ax.plot(own, np.full(len(own), row - 0.15), "o", color=GREY, markersize=3, alpha=0.6, linestyle="none")
+    ax.plot([], [], "o", color=GREY, markersize=3, linestyle="none", label=f"estimates of {n} rehearsals")
+    ax.axvline(0, color=LIGHT_GREY, linewidth=0.8, zorder=0)
+    ax.set_xscale("symlog", linthresh=5)
+    low, high = ax.get_xlim()
+    ticks = [sign * size for size in (0, 1, 2, 3, 5, 10, 30, 100) for sign in (-1, 1)]
+    ax.set_xticks(sorted({float(tick) for tick in ticks if low <= tick <= high}))
+    ax.xaxis.set_major_formatter("{x:g}")
+    label_rows(ax, names)
+    label_axes(ax, x="difference from the release's estimate, in standard deviations by the formula")
+    legend_below(ax)
     return ax

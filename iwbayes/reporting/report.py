@@ -6,6 +6,7 @@ import datetime
 import hashlib
 import math
 import os
+import time
 import warnings
 from importlib.metadata import version
 from typing import Any
@@ -63,29 +64,20 @@ def report(
         The release to describe.
     idata : arviz.InferenceData or xarray.DataTree, optional
         Result of :func:`~iwbayes.fit` or :func:`~iwbayes.calibrate` with this release.
-    title : str, optional
-        Title of the page; by default it names the columns.
-    date : datetime.date or str, optional
-        Date at the top of the page. By default the date of the environment variable ``SOURCE_DATE_EPOCH`` (seconds
-        since 1970) if it is set, and otherwise today's; both in UTC.
+    title, date : str, datetime.date or str, optional
+        Title of the page, which by default names the columns, and date at its top: by default that of the environment
+        variable ``SOURCE_DATE_EPOCH`` (seconds since 1970) if it is set, and otherwise today's; both in UTC.
 
     Returns
     -------
     str
-        HTML. Write it as UTF-8. At its top stand the date, the version of iwbayes and the SHA-256 of the release's
-        file.
+        HTML, to be written as UTF-8. The date, the version of iwbayes and the SHA-256 of the release's file come first.
 
     Raises
     ------
-    TypeError
-        If release is not a Release or idata not an ArviZ object.
-    ValueError
-        If idata has no posterior.
-
-    Warns
-    -----
-    CalibrationWarning
-        If idata was fitted with the weights of another release.
+    TypeError, ValueError
+        If release is not a Release, or idata not an ArviZ object with a posterior. A CalibrationWarning says that idata
+        was fitted with the weights of another release.
 
     Examples
     --------
@@ -93,8 +85,6 @@ def report(
 
     >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
     >>> page = iw.report(release, idata)  # to be written to a file: Path("report.html").write_text(page)
-    >>> "y ~ x + z" in page
-    True
     """
     check_release(release)
     if idata is not None and not arviz_compat.has_group(idata, "posterior"):
@@ -131,12 +121,7 @@ def report(
 def _today() -> datetime.date:
     """Return the date of SOURCE_DATE_EPOCH, which makes pages reproducible, or today's."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH")
-    now = (
-        datetime.datetime.now(datetime.UTC)
-        if epoch is None
-        else datetime.datetime.fromtimestamp(int(epoch), datetime.UTC)
-    )
-    return now.date()
+    return datetime.datetime.fromtimestamp(time.time() if epoch is None else int(epoch), datetime.UTC).date()
 
 
 def of_another_release(checks: pd.DataFrame) -> bool:
@@ -202,20 +187,17 @@ def _privacy(release: Release) -> str:
 def _checks(caption: str, checks: pd.DataFrame) -> str:
     """Table of failed checks and warnings, and the others folded."""
     header = ("check", "verdict", "value", "limit", "what to do")
-    keys = ("verdict", "value", "threshold", "what_to_do")
-    rows = list(zip(checks.index, *(checks[key] for key in keys), strict=True))
-    count = {verdict: int((checks["verdict"] == verdict).sum()) for verdict in ("fail", "warn", "ok")}
-    found = f"{count['fail']} failed, {count['warn']} with a warning, {count['ok']} passed"
-    bad = sorted((row for row in rows if row[1] in ("fail", "warn")), key=lambda row: row[1] != "fail")
-    others = [row for row in rows if row not in bad]
+    rows = list(checks[["verdict", "value", "threshold", "what_to_do"]].itertuples(name=None))
+    failed, warned, passed = ([row for row in rows if row[1] == verdict] for verdict in ("fail", "warn", "ok"))
+    found = f"{len(failed)} failed, {len(warned)} with a warning, {len(passed)} passed"
+    bad = failed + warned
+    others = [row for row in rows if row[1] not in ("fail", "warn")]
     content = paragraph(f"{caption}: {found}.")
     if bad:
         content += table(f"{caption}: failed and warnings", header, bad)
     if others:
-        content += folded(
-            f"Passed and informative checks ({len(others)})",
-            table(f"{caption}: passed and informative", header, others),
-        )
+        rest = table(f"{caption}: passed and informative", header, others)
+        content += folded(f"Passed and informative checks ({len(others)})", rest)
     return content
 
 
@@ -251,10 +233,8 @@ def _weights(release: Release, checks: pd.DataFrame) -> str:
 
 def _marginals(release: Release) -> str:
     schema, frame = release.synthetic.schema, release.synthetic.frame
-    names = schema.names[:_MOST_COLUMNS]
-    hidden = len(schema) - len(names)
-    shares = release.weights.values / len(frame)
-    rows = []
+    names, hidden = schema.names[:_MOST_COLUMNS], max(len(schema) - _MOST_COLUMNS, 0)
+    shares, rows = release.weights.values / len(frame), []
     for name in names:
         column = schema[name]
         if isinstance(column, _Numeric):
@@ -267,12 +247,11 @@ def _marginals(release: Release) -> str:
         for level in column.levels[:12]:  # type: ignore[attr-defined]
             same = (frame[name] == level).fillna(False).to_numpy(dtype=bool)
             rows.append((f"{name}: {level}", "share", float(same.mean()), float(shares[same].sum())))
-    moved = (
-        max((abs(row[3] - row[2]), row) for row in rows if row[1] == "share")
-        if any(row[1] == "share" for row in rows)
-        else None
-    )
-    largest = f" The share that moves most is {moved[1][0]}: {moved[1][2]:.1%} to {moved[1][3]:.1%}." if moved else ""
+    shares_of_levels = [row for row in rows if row[1] == "share"]
+    largest = ""
+    if shares_of_levels:
+        name, _, before, after = max(shares_of_levels, key=lambda row: (abs(row[3] - row[2]), row))
+        largest = f" The share that moves most is {name}: {before:.1%} to {after:.1%}."
     content = picture(
         plot_marginals(release, names)[0].figure,
         f"A panel for each of {len(names)} columns: shares of its values among the synthetic rows, unweighted and "
@@ -293,8 +272,8 @@ def _rehearsed(record: xr.Dataset) -> str:
         "and 'unrehearsed' the share of its variance for quantities that the release did not measure."
     )
     keys = ("rehearsed_coverage", "rehearsed_coverage_se", "length_ratio", "unrehearsed_share")
-    columns = [record["parameter"].to_numpy(), *(record[key].to_numpy() for key in keys)]
-    rows = [(str(name), *map(float, values)) for name, *values in list(zip(*columns, strict=True))[:_MOST_PARAMETERS]]
+    columns = [map(str, record["parameter"].to_numpy()), *(record[key].to_numpy().tolist() for key in keys)]
+    rows = list(zip(*columns, strict=True))[:_MOST_PARAMETERS]
     header = ("parameter", "covered", "its standard error", "length", "unrehearsed")
     return paragraph(lead) + table("What rehearsals say", header, rows)
 
@@ -313,15 +292,15 @@ def _posterior(release: Release, idata: Any, checks: pd.DataFrame) -> str:
     hidden = max(len(shown) - _MOST_PARAMETERS, 0)
     shown = shown.iloc[:_MOST_PARAMETERS]
     content = paragraph("; ".join(facts)) if facts else ""
-    record = arviz_compat.group(idata, "calibration") if arviz_compat.has_group(idata, "calibration") else None
-    rehearsed = record if record is not None and record.attrs["method"] == "rehearsals" else None
+    record = arviz_compat.group_or_empty(idata, "calibration")
+    rehearsed = record.attrs.get("method") == "rehearsals"
     if checks.loc["calibration", "verdict"] == "ok":
         said = (
             "The intervals are calibrated: they account for the noise in the weights, within the limits that "
             "simulations support."
         )
-        if rehearsed is not None:
-            n = int(rehearsed.attrs["n_rehearsals"])
+        if rehearsed:
+            n = int(record.attrs["n_rehearsals"])
             said = (
                 f"The widths of the intervals come from {n} rehearsals of the release, and account for errors that "
                 "rehearsals cannot show."
@@ -335,8 +314,8 @@ def _posterior(release: Release, idata: Any, checks: pd.DataFrame) -> str:
     rows = [(name, *(float(row[key]) for key in _SUMMARY)) for name, row in shown.iterrows()]
     caption = "Posterior, with equal-tailed 90 % intervals" + (f"; {hidden} more are not shown" if hidden else "")
     content += table(caption, ("parameter", *_SUMMARY.values()), rows)
-    if rehearsed is not None:
-        content += _rehearsed(rehearsed)
+    if rehearsed:
+        content += _rehearsed(record)
     every = intervals(idata)
     forest = every.iloc[:_MOST_DRAWN]
     clear = int(((forest["lower"] > 0) | (forest["upper"] < 0)).sum())

@@ -14,8 +14,8 @@ from scipy.stats import norm
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.arviz_compat import scalars
-from iwbayes.coverage import CoverageStudy, coverage_study
-from iwbayes.coverage.replication import REFERENCE
+from iwbayes.coverage.study import REFERENCE
+from iwbayes.validation import CoverageStudy, coverage_study
 
 SCHEMA = iw.Schema(iw.Real("x", -20, 20))
 PUBLISH = {"epsilon": 1.0, "delta": 1e-6, "n_synthetic": 20}

@@ -15,7 +15,7 @@ from statsmodels.genmod.generalized_linear_model import GLM
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
-from iwbayes.coverage import lengths
+from iwbayes.coverage import interval_plan
 from iwbayes.coverage.interval_plan import IntervalPlan
 from iwbayes.models.design import build_design
 from iwbayes.utils.warnings import CalibrationWarning
@@ -202,18 +202,18 @@ def test_seeds_repeat_it_and_settings_reach_the_releases(public):
 
 def test_rows_of_an_earlier_release_are_drawn_by_their_weights():
     release = seeded_release(iw.PrivateTable(rows(N, 3), SCHEMA), epsilon=3.0, n_synthetic=3000)
-    draw, said = lengths.population(SCHEMA, 50_000, release, FORMULA)
+    draw, said = interval_plan.population(SCHEMA, 50_000, release, FORMULA)
     ages, synthetic = draw(np.random.default_rng(1))["age"], release.synthetic.frame["age"]
     weighted, se = np.average(synthetic, weights=release.weights.values), ages.std() / len(ages) ** 0.5
     assert abs(ages.mean() - weighted) < 5 * se and "earlier release, by their weights" in said
     spread = iw.Weights(np.where(synthetic > 60, 0.0, -np.inf), "a half")
     half = iw.Release(release.synthetic, spread, release.statement, n_private=N)
-    draw, _ = lengths.population(SCHEMA, 500, half, FORMULA)
+    draw, _ = interval_plan.population(SCHEMA, 500, half, FORMULA)
     assert (draw(np.random.default_rng(1))["age"] > 60).all()
 
 
 def test_without_public_rows_the_response_depends_on_nothing():
-    draw, said = lengths.population(SCHEMA, 40_000, None, FORMULA)
+    draw, said = interval_plan.population(SCHEMA, 40_000, None, FORMULA)
     frame = draw(np.random.default_rng(1))
     assert abs(np.corrcoef(frame["age"], frame["income"])[0, 1]) < 5 / 200
     assert "uniform within the schema, so income does not depend on any predictor" in said

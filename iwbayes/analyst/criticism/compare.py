@@ -38,41 +38,24 @@ def compare(
     Returns
     -------
     pandas.DataFrame
-        One row per model, best model first, with ArviZ's columns:
-
-        - ``rank``, from 0;
-        - ``elpd``, and ``se``, its standard error;
-        - ``p``, the effective number of parameters;
-        - ``elpd_diff``, the difference from the best model (0 or negative, as in ArviZ 1.3), and ``dse``, its standard
-          error;
-        - ``weight``, the stacking weight;
-        - ``warning``, whether k-hat is too large in some rows.
-
-        ``attrs["noise_included"]`` says whether ``dse`` includes the noise in the weights.
+        One row per model, best model first, with ArviZ's columns: ``rank``, from 0; ``elpd``, and ``se``, its standard
+        error; ``p``, the effective number of parameters; ``elpd_diff``, the difference from the best model (0 or
+        negative, as in ArviZ 1.3), and ``dse``, its standard error; ``weight``, the stacking weight; ``warning``,
+        whether k-hat is too large in some rows. ``attrs["noise_included"]`` says whether ``dse`` includes the noise in
+        the weights.
 
     Raises
     ------
     TypeError, ValueError
         If there are fewer than two models, or two with the same name; if the models differ in rows, weights, total or
-        observed values; and as in :func:`~iwbayes.loo`, for example for calibrated draws.
-
-    Warns
-    -----
-    WeightsWarning
-        If k-hat is above its threshold in some rows; see :func:`~iwbayes.loo`.
+        observed values; and as in :func:`~iwbayes.loo`, which also says when this function warns.
 
     Notes
     -----
-    Stacking weights a maximise ``sum_i w_i log sum_k a_k p_k(y_i | y_-i)`` over the simplex (Yao et al., 2018). The
-    standard error of a difference is the standard error of the weighted sum of row-wise differences, as in
-    :func:`~iwbayes.loo`. It is too small if two models make similar predictions and the difference is small (Sivula et
-    al., 2020).
-
-    References
-    ----------
-    Yao, Vehtari, Simpson & Gelman, Using stacking to average Bayesian predictive distributions, Bayesian Analysis 13
-    (2018); Sivula, Magnusson & Vehtari, Uncertainty in Bayesian leave-one-out cross-validation based model comparison,
-    arXiv:2008.10296 (2020).
+    Stacking weights a maximise ``sum_i w_i log sum_k a_k p_k(y_i | y_-i)`` over the simplex (Yao, Vehtari, Simpson &
+    Gelman, Bayesian Analysis 13, 2018). ``dse`` is the standard error of the weighted sum of row-wise differences, as
+    in :func:`~iwbayes.loo`. It is too small if two models make similar predictions and the difference is small (Sivula,
+    Magnusson & Vehtari, arXiv:2008.10296).
 
     Examples
     --------
@@ -82,8 +65,7 @@ def compare(
     ...     formula: iw.fit(formula, release, calibrate="none", log_likelihood=True, draws=250, random_seed=1)
     ...     for formula in ("y ~ 1", "y ~ x + z")
     ... }
-    >>> table = iw.compare(models, release)
-    >>> list(table.index)
+    >>> list(iw.compare(models, release).index)
     ['y ~ x + z', 'y ~ 1']
     """
     if not isinstance(models, Mapping):
@@ -108,14 +90,11 @@ def compare(
     sample = best.sample  # all models have the same weights
     rehearsed = [result.rehearsed for result in ranked.values() if result.rehearsed is not None]
     with np.errstate(invalid="ignore"):
-        errors, differences = (
-            rehearsed_errors(rehearsed)
-            if len(rehearsed) == len(ranked)
-            else (
-                difference_errors(scores, sample),
-                np.append(0.0, difference_errors(scores[:, 1:] - scores[:, :1], sample)),
-            )
-        )
+        if len(rehearsed) == len(ranked):
+            errors, differences = rehearsed_errors(rehearsed)
+        else:
+            errors = difference_errors(scores, sample)
+            differences = np.append(0.0, difference_errors(scores[:, 1:] - scores[:, :1], sample))
         elpds = np.array([result.elpd for result in ranked.values()])
         table = {
             "rank": np.arange(len(ranked)),
@@ -133,11 +112,10 @@ def compare(
 
 
 def stacking_weights(scores: Array, weights: Array) -> Array:
-    """Return the weights (model,) that maximise the weighted log score of the mixture of models.
+    """Return the weights (model,) that maximise the weighted log score of the mixture, from scores (row, model).
 
-    `scores` has shape (row, model). The objective is concave. At its maximum the gradient
-    ``sum_i p_i p_k(y_i)/p(y_i)`` is one for models with a positive weight and at most one for other models.
-    Quasi-Newton steps come close to the maximum, and EM steps, which never decrease the objective, finish the search.
+    At the maximum of this concave function the gradient is one for models with a positive weight and at most one for
+    others. Quasi-Newton steps come close to it, and EM steps, which never decrease it, finish the search.
     """
     kept = (weights > 0) & np.isfinite(scores).any(axis=1)
     shares = weights[kept] / weights[kept].sum()
@@ -192,8 +170,7 @@ def _check_same(best_name: str, best: WeightedLOO, name: str, other: WeightedLOO
         [np.asarray(group[name], dtype=np.float64) for name in sorted(map(str, group.data_vars))]
         for group in (best.response, other.response)
     )
-    same_number = len(observed) == len(others)
-    if not same_number or not all(map(partial(np.array_equal, equal_nan=True), observed, others)):
+    if len(observed) != len(others) or not all(map(partial(np.array_equal, equal_nan=True), observed, others)):
         raise ValueError(
             f"models must have the same observed values; those of {pair} differ. Fit both to the same response, "
             "because densities of a transformed response cannot be compared with densities of the response."

@@ -16,7 +16,6 @@ from iwbayes.analyst.calibration.measures import MEASURES
 from iwbayes.analyst.calibration.release_limits import tail_checks, weight_checks, weight_facts
 from iwbayes.analyst.calibration.verdict import failed_refits_check, nonquadraticity_check, source
 from iwbayes.analyst.criticism.diagnostics_table import COLUMNS, NAN, Diagnostics
-from iwbayes.analyst.criticism.pointwise import group_or_empty
 from iwbayes.analyst.fit_record import weights_digest
 from iwbayes.analyst.inference.nuts import DRAWS_PER_CHAIN, RHAT_FAILURE, RHAT_LIMIT
 from iwbayes.analyst.released_tilt import ReleasedTilt
@@ -28,17 +27,14 @@ from iwbayes.tables.reference_levels import RARE_SHARE, rare_references
 
 
 def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) -> Diagnostics:
-    """Check a release, and optionally a posterior that was fitted to it.
-
-    Use it after each fit. The table shows whether the credible intervals can be trusted, and what to do if not.
+    """Check a release, or a posterior fitted to it: whether to trust its intervals, and what to do if not.
 
     Parameters
     ----------
     release : Release
         The release to check.
     idata : arviz.InferenceData or xarray.DataTree, optional
-        Result of :func:`~iwbayes.fit`, :func:`~iwbayes.sample` or :func:`~iwbayes.calibrate`. If omitted, only the
-        release is checked.
+        Result of :func:`~iwbayes.fit`, :func:`~iwbayes.sample` or :func:`~iwbayes.calibrate`.
 
     Returns
     -------
@@ -49,24 +45,22 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
 
         - ``weights``: the weights that :func:`~iwbayes.fit` recorded. "fail" if they belong to a different release;
           ``calibration`` then fails too.
-        - ``calibration``: whether the intervals account for the noise in the weights. "warn" if only some do.
-          ``calibration[parameter]`` judges each parameter.
+        - ``calibration``: whether the intervals account for the noise in the weights ("warn" if only some do), and
+          ``calibration[parameter]`` for each parameter.
         - each of the measures in :doc:`/user_guide/intervals_that_cover` by its worst value, and for single parameters
-          as in ``kappa[parameter]``. Their limits depend on the source of the intervals (formula, rehearsals, pool); a
-          measure without a limit for this source is for information. ``kappa0`` (for information) is the noise ratio
-          of all directions together.
-        - ``rehearsals`` and ``failed_refits``, if the intervals come from rehearsals: their number, and the share of
-          rehearsals in which the model could not be fitted.
-        - ``reference_level of <column>``, only if it is rare: weighted share of the level with which a regression
-          compares the column's other levels.
+          as in ``kappa[parameter]``. Limits depend on the source of the intervals; a measure without one is for
+          information. ``kappa0`` (for information) is the noise ratio of all directions together.
+        - ``rehearsals`` and ``failed_refits``, if intervals come from rehearsals: their number, and the share of those
+          in which the model could not be fitted.
+        - ``reference_level of <column>``: weighted share of the level with which a regression compares the column's
+          other levels, if it is rare.
         - ``nonquadraticity``, for models with hyperparameters: standard deviation, over the weighted posterior, of the
           difference between the log likelihood and its quadratic approximation.
         - ``ess``: Kish's effective number of weighted rows; it must exceed four per feature of the tilt. ``pareto_k``,
           ``ess_share`` (relative to the synthetic rows) and ``psis_ess`` (after Pareto smoothing) describe the tail.
-        - ``likelihood_ess``: ``tr(J^-1 sum p_i s_i s_i') / tr(J^-1 sum p_i^2 s_i s_i')`` with p_i = w_i/sum w, centred
-          scores s_i of the rows and the weighted curvature J. This many equally weighted rows would give the mean score
-          the same variance (after the trace form of Ghalebikesabi et al., 2022, B.5.1). The threshold is n_private (1 -
-          explained)/explained, at most n_private. At this value synthetic rows add as much variance as private rows.
+        - ``likelihood_ess``: number of equally weighted rows that would give the mean score the same variance; see
+          "Pareto k and effective sample sizes" on the theory page. At the threshold n_private (1 -
+          explained)/explained, at most n_private, synthetic rows add as much variance as private rows.
         - ``n_synthetic``: must exceed the number of private rows. ``clipped_private`` (released with noise) and
           ``clipped_synthetic`` are the shares of rows that the feature map clipped.
         - ``epsilon``, ``delta``, ``adjacency``, ``noise``, ``certified``: the privacy guarantee of the release.
@@ -74,10 +68,8 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
 
     Raises
     ------
-    TypeError
-        If `release` is not a Release, or `idata` is not an ArviZ object.
-    ValueError
-        If `idata` contains quantities computed from a fit, such as comparisons.
+    TypeError, ValueError
+        If an argument has the wrong type, or `idata` contains quantities computed from a fit, such as comparisons.
 
     Notes
     -----
@@ -85,35 +77,20 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
     detect nearly empty regions of the generator or a strong non-linear misfit of the weights, and ``misfit`` covers a
     few directions only.
 
-    References
-    ----------
-    Ghalebikesabi et al., Mitigating statistical bias within differentially private synthetic data, UAI 2022; Vehtari,
-    Gelman, Simpson, Carpenter & Bürkner, Rank-normalization, folding, and localization: an improved R-hat, Bayesian
-    Analysis 16 (2021).
-
     Examples
     --------
-    Seeded noise makes the example repeatable. Private data need the default noise.
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
 
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
-    >>> private = iw.PrivateTable(people.frame, people.schema)
-    >>> noise = iw.SeededNoise(1)
-    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, noise=noise, random_seed=1)
     >>> idata = iw.fit("y ~ x + z", release, draws=500, random_seed=1, progressbar=False)
-    >>> checks = iw.diagnose(release, idata)
-    >>> list(checks.columns)
-    ['value', 'threshold', 'verdict', 'what_to_do']
-    >>> checks.loc["calibration", "verdict"]
+    >>> iw.diagnose(release, idata).loc["calibration", "verdict"]
     'ok'
-    >>> failed = checks.query("verdict == 'fail'")
     """
     check_release(release)
     checks: list[Check] = []
     record, has_scale = None, True
     if idata is not None:
-        attrs = group_or_empty(idata, "posterior").attrs
-        record = arviz_compat.group(idata, "calibration") if arviz_compat.has_group(idata, "calibration") else None
+        attrs = arviz_compat.group_or_empty(idata, "posterior").attrs
+        record = arviz_compat.group_or_empty(idata, "calibration") or None
         if record is not None and "kappa0" not in record.attrs:
             raise ValueError(
                 "idata must be the result of a fit; got quantities computed from one, which have their own group "
@@ -124,27 +101,19 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
         # only for some families of `fit` we know that they have no scale parameter
         has_scale = attrs.get("family") not in {name for name, family in FAMILIES.items() if not family.auxiliary}
         names = [] if record is None else [str(name) for name in record["parameter"].to_numpy()]
-        checks += _reference_levels(release, names)
+        # a regression compares other levels with the first one
+        for one in rare_references(release.synthetic, release.weights.values, names):
+            checks.append(Check(f"reference_level of {one.column}", one.share, RARE_SHARE, "warn", one.text, ">"))
     facts = weight_facts(release, ReleasedTilt.of(release)) if record is None else record.attrs
     of_weights = _weights(facts, release, scale=has_scale, alone=record is None)
     if record is not None and record.attrs["method"] == "rehearsals":
-        of_weights = [_as_information(check) for check in of_weights]
+        of_weights = [replace(c, verdict="info", what_to_do="") if c.verdict == "fail" else c for c in of_weights]
     checks += [*of_weights, *_privacy(release.statement)]
     if idata is not None and arviz_compat.has_group(idata, "posterior"):
         checks += _sampler(idata)
     rows = [(c.name, c.value, c.threshold, c.verdict, c.what_to_do) for c in checks]
     frame = pd.DataFrame(rows, columns=["check", *COLUMNS])
     return Diagnostics(frame.astype({"value": object, "threshold": object}).set_index("check"))
-
-
-def _reference_levels(release: Release, names: list[str]) -> list[Check]:
-    """Warn of columns whose other levels are compared with a rare one."""
-    found = rare_references(release.synthetic, release.weights.values, names)
-    return [Check(f"reference_level of {one.column}", one.share, RARE_SHARE, "warn", one.text, ">") for one in found]
-
-
-def _as_information(check: Check) -> Check:
-    return replace(check, verdict="info", what_to_do="") if check.verdict == "fail" else check
 
 
 def _info(name: str, value: Any, what_to_do: str = "") -> Check:
@@ -190,11 +159,8 @@ def _calibration(record: xr.Dataset | None, *, of_another: bool) -> list[Check]:
     overall = (
         "Not judged, because structural zeros raise it without harm to the intervals. See kappa for each parameter."
     )
-    how = source(attrs["method"])
-    checks = [
-        Check("calibration", value, "calibrated", "ok" if good else "warn" if in_part else "fail", text),
-        _info("method", attrs["method"]),
-    ]
+    how, verdict = source(attrs["method"]), "ok" if good else "warn" if in_part else "fail"
+    checks = [Check("calibration", value, "calibrated", verdict, text), _info("method", attrs["method"])]
     if how == "rehearsals":
         checks += [_info("rehearsals", attrs["n_rehearsals"]), failed_refits_check(float(attrs["failed_refits"]))]
     for measure in MEASURES.values():
@@ -204,8 +170,7 @@ def _calibration(record: xr.Dataset | None, *, of_another: bool) -> list[Check]:
     checks.append(_info("kappa0", float(attrs["kappa0"]), overall))
     if not np.isnan(attrs.get("nonquadraticity", NAN)):
         checks.append(nonquadraticity_check(float(attrs["nonquadraticity"])))
-    # The tilt corrects the part of the scores that its features span. So the share 1 - explained of each influence
-    # function is averaged over the synthetic rows, and the explained share over the private rows.
+    # the share 1 - explained of an influence function is averaged over synthetic rows, the rest over private rows
     ratio = 1.0 if np.isnan(spanned) or spanned <= 0.5 else (1 - spanned) / spanned
     few = (
         "the sampling of synthetic rows widens the intervals more than the sampling of private rows. Request a "
@@ -256,10 +221,8 @@ def _privacy(statement: PrivacyStatement) -> list[Check]:
         ),
         "seeded": ("fail", "Seeded noise can be reproduced and gives no privacy. Use it with public data only."),
     }[statement.noise]
-    notes = (
-        "; ".join(statement.notes)
-        or "The privacy statement is not certified. The reasons are printed by print(release)."
-    )
+    notes = "; ".join(statement.notes)
+    notes = notes or "The privacy statement is not certified. The reasons are printed by print(release)."
     certified, notes = ("ok", "") if statement.certified else ("warn", notes)
     return [
         _info("epsilon", float(statement.epsilon)),

@@ -25,10 +25,9 @@ _ALWAYS = {"calibration", "kappa", "explained", "misfit_share", "dfbetas", "skew
 
 
 class Diagnostics(pd.DataFrame):
-    """Data frame of checks that :func:`~iwbayes.diagnose` returns.
+    """Data frame of checks that :func:`~iwbayes.diagnose` returns; it prints each advice once, below the table.
 
-    Printing it shows the checks as a table, and below the table each advice once. All methods of a pandas.DataFrame
-    work. Without its four columns it prints like any other data frame.
+    All methods of a pandas.DataFrame work. Without its four columns it prints like any other data frame.
     """
 
     @property
@@ -55,30 +54,19 @@ class Diagnostics(pd.DataFrame):
         return found
 
     def brief(self, *, width: int = WIDTH) -> str:
-        """Return a short text: important checks as a table, all other checks in a few lines.
+        """Return a short text with lines of at most ``width`` characters: important checks as a table, others listed.
 
         Single parameters are shown only if some of them, but not all, are not calibrated.
-
-        Parameters
-        ----------
-        width : int, default 88
-            Maximum number of characters per line.
-
-        Returns
-        -------
-        str
         """
         of_one, bad = self._is_of_one(), self["verdict"].isin(("fail", "warn"))
         always = self.index.isin(_ALWAYS)
         judged = self[~of_one & (bad | ((self["verdict"] == "ok") & always))]
         passed = self[~of_one & (self["verdict"] == "ok") & ~always]
-        known = self[~of_one & (self["verdict"] == "info")]
-        facts = [f"{name} {text}" for name, value in known["value"].items() if (text := cell(value))]
-        unknown = [str(name) for name, value in known["value"].items() if not cell(value)]
+        known = {name: cell(value) for name, value in self[~of_one & (self["verdict"] == "info")]["value"].items()}
         said = {
             "also passed": ", ".join(map(str, passed.index)),
-            "for information": "; ".join(facts),
-            "not known": ", ".join(unknown),
+            "for information": "; ".join(f"{name} {text}" for name, text in known.items() if text),
+            "not known": ", ".join(str(name) for name, text in known.items() if not text),
         }
         header, parameters = self._parameters(width)
         outside = [row for row in parameters if row[1] != "calibrated"]
@@ -92,14 +80,10 @@ class Diagnostics(pd.DataFrame):
         return "\n".join(lines)
 
     def _is_of_one(self) -> NDArray[np.bool_]:
-        """Return whether each row is a check of one parameter."""
         return np.array([_of_one(str(name)) is not None for name in self.index], dtype=bool)
 
     def _parameters(self, width: int | None = None) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
-        """Return the header and the rows of the table of parameters: all measures, or as many as a width has room for.
-
-        Measures by which a parameter is not calibrated come first.
-        """
+        """Return header and rows of the table of parameters: all measures, or those with room, failed ones first."""
         found: dict[str, dict[str, object]] = {}
         failed: set[str] = set()
         for name, row in self.iterrows():

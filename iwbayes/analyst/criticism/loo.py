@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,14 +15,15 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.criticism.pointwise import RowTerms, by_row, group_or_empty, row_terms
-from iwbayes.analyst.criticism.weighted_sample import WeightedSample
+from iwbayes.analyst.arguments import check_release, check_total
+from iwbayes.analyst.criticism.weighted_sample import WeightedSample, weighted_sample
+from iwbayes.analyst.fit_record import check_recorded_weights
 from iwbayes.analyst.regression.design_record import recorded_design
 from iwbayes.models.design import Design, other_rows
 from iwbayes.release import Release
 from iwbayes.release.rehearsals import Rehearsals
 from iwbayes.release.weights import pareto_k_threshold, psislw
-from iwbayes.utils.arrays import Array
+from iwbayes.utils.arrays import Array, row_blocks
 from iwbayes.utils.warnings import WeightsWarning
 
 #: Most posterior draws used for predictive densities in rehearsals.
@@ -29,38 +31,41 @@ _REHEARSED_DRAWS = 200
 #: From this standard error a row on, the formula's can be too small. In ``benchmarks/elpd.py`` mean squared errors were
 #: 2.0, 0.8 and 1.1 times the formula's at a median of 0.13, 0.11 and 0.05 a row; by rehearsals 0.7, 0.3 and 1.1 times.
 NOISY = 0.1
+#: Rows per block.
+_BLOCK_ROWS = 256
+#: Remedy if an object has no groups for leave-one-out.
+_STORE = (
+    "Store both groups with log_likelihood(idata, weighted_model) or fit(..., log_likelihood=True, calibrate='none')."
+)
 
 
 @dataclass(frozen=True, eq=False)
 class RehearsedScore:
     """Log predictive density of weighted rows under the draws of a fit, for its standard error by rehearsals.
 
-    `beta` (draw, column, predictor) and `scale` (draw,), in the form that the family uses, are the parameters of
-    `design`. The score differs from elpd only by p_loo, which hardly varies. So its standard error is used for elpd.
+    The score differs from elpd only by p_loo, which hardly varies. So its standard error is used for elpd.
     """
 
     design: Design
-    beta: Array
-    scale: Array
+    beta: Array  # (draw, column, predictor)
+    scale: Array  # (draw,), in the form that the family uses
     total: float
     rehearsals: Rehearsals
 
     def __call__(self, frame: pd.DataFrame, weights: Array) -> float:
-        """Return the total weight times the weighted mean density of the rows that the design can evaluate."""
+        """Return the total weight times the weighted mean density of the rows of `densities`."""
         rows, densities = self.densities(frame)
         return self.total * float(np.average(densities, weights=weights[rows]))
 
     def densities(self, frame: pd.DataFrame) -> tuple[NDArray[np.intp], Array]:
         """Return the indices of the rows that the design can evaluate, and their log predictive densities."""
-        own = self.rehearsals.release.synthetic.frame
-        return self._of_release if frame is own else self._evaluated(frame)
+        return self._of_release if frame is self.rehearsals.release.synthetic.frame else self._evaluated(frame)
 
     @cached_property
     def _of_release(self) -> tuple[NDArray[np.intp], Array]:
         return self._evaluated(self.rehearsals.release.synthetic.frame)
 
     def _evaluated(self, frame: pd.DataFrame) -> tuple[NDArray[np.intp], Array]:
-        """Return the indices of the rows that the design can evaluate, and their log predictive densities."""
         other = other_rows(self.design, frame)
         eta = self.beta.transpose(2, 0, 1) @ other.x.T
         values = other.family.log_density(eta, other.y, self.scale[:, None])
@@ -95,34 +100,24 @@ def rehearsed_errors(scores: Sequence[RehearsedScore]) -> Array:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class WeightedLOO:
-    """Expected log predictive density of a weighted posterior, by leave-one-out cross-validation.
-
-    :func:`~iwbayes.loo` returns it.
+    """Expected log predictive density of a weighted posterior by leave-one-out; :func:`~iwbayes.loo` returns it.
 
     Parameters
     ----------
     elpd, se, p_loo : float
         Expected log predictive density, ``sum_i w_i log p(y_i | y_-i)``, its standard error, and the effective number
         of parameters, ``sum_i w_i (log p(y_i | y) - log p(y_i | y_-i))``.
-    n_samples, n_rows : int
-        Number of posterior draws, and of rows with a positive weight.
-    total : float
-        Sum of the weights.
-    good_k : float
-        Largest acceptable k-hat, ``min(1 - 1/log10(n_samples), 0.7)``.
-    warning : bool
-        Whether k-hat is above `good_k` in a row with a positive weight.
+    n_samples, n_rows, total : int, int, float
+        Number of posterior draws, and of rows with a positive weight, and the sum of the weights.
+    good_k, warning : float, bool
+        Largest acceptable k-hat, ``min(1 - 1/log10(n_samples), 0.7)``, and whether a row with a weight exceeds it.
     noise_included : bool
         Whether `se` includes the noise in the weights.
     elpd_i, pareto_k, weights : xarray.DataArray, shape (row,)
         ``log p(y_i | y_-i)``, not multiplied by the weight; k-hat, -inf if leaving out the row changes nothing; and
         weights w_i, on the scale of the likelihood that was sampled.
-    sample : WeightedSample
-        The weights and the indices of their rows in the table, for standard errors of differences.
-    response : xarray.Dataset or None
-        Observed values. :func:`~iwbayes.compare` checks that all models have the same ones.
-    rehearsed : RehearsedScore or None
-        Predictive densities that rehearsals need for standard errors of differences.
+    sample, response, rehearsed : WeightedSample, xarray.Dataset or None, RehearsedScore or None
+        Rows, observed values and predictive densities, with which :func:`~iwbayes.compare` checks and compares models.
     """
 
     elpd: float
@@ -176,87 +171,65 @@ def loo(
     ----------
     idata : arviz.InferenceData or xarray.DataTree
         Draws of the weighted posterior, without calibration, with the groups ``log_likelihood`` (unweighted) and
-        ``log_likelihood_weighted``. Get them from ``fit(..., log_likelihood=True, calibrate="none")`` or from
+        ``log_likelihood_weighted``, from ``fit(..., log_likelihood=True, calibrate="none")`` or
         :func:`~iwbayes.log_likelihood`.
     release : Release
         Release with the rows and weights of the model that was sampled; for different weights pass
-        ``dataclasses.replace(release, weights=...)``. The model may use a subset of the rows or a different order: the
-        coordinate ``row`` of the log likelihood then contains their indices, counted from 0. For
-        ``<column>_observed``, PyMC's name for the observed part of a variable with missing values, the column of the
-        release shows which rows were observed. Otherwise rows of model and release have the same order.
+        ``dataclasses.replace(release, weights=...)``. If the model uses a subset of the rows or a different order, the
+        coordinate ``row`` of the log likelihood contains their indices, counted from 0. For ``<column>_observed``,
+        PyMC's name for the observed part of a variable, these are the rows in which the column is not missing.
     total : float, optional
-        Sum of the weights over all rows of the release, as in the model that was sampled. By default it is the total
-        that :func:`~iwbayes.fit` recorded, or ``release.n_private``.
+        Sum of the weights over all rows of the release, as in the model that was sampled. By default the total that
+        :func:`~iwbayes.fit` recorded, or ``release.n_private``.
     var_name : str, optional
-        Name of the observed variable from which rows are left out. By default a row is left out of all observed
-        variables, which must have the same number of rows and the same weights.
+        Observed variable from which rows are left out. By default all, which must have the same rows and weights.
     rehearsals : Rehearsals, optional
-        Rehearsals of the release, from :func:`~iwbayes.rehearse`. The standard error then comes from them. Only for
-        results of :func:`~iwbayes.fit`.
+        Rehearsals of the release, for the standard error of a result of :func:`~iwbayes.fit`.
 
     Returns
     -------
     WeightedLOO
-        Estimates ``elpd``, ``se`` and ``p_loo``, and for each row ``elpd_i`` and ``pareto_k``. Printing it shows a
-        summary like ArviZ's.
+        Estimates ``elpd``, ``se`` and ``p_loo``, and for each row ``elpd_i`` and ``pareto_k``. It prints like ArviZ's.
 
     Raises
     ------
-    TypeError, ValueError
-        If the draws are calibrated or mix several weight draws; if a group is missing; if rows or weights of the
-        release are not those of the model, by the digest that :func:`~iwbayes.fit` recorded and by the weighted terms
-        of one draw; if the log likelihood is NaN or +inf, or -inf in a row with a positive weight.
-    KeyError
-        If `var_name` is not in the log likelihood.
+    TypeError, ValueError, KeyError
+        If the draws are calibrated or mix several weight draws; if a group or variable is missing; if rows or weights
+        of the release are not those of the model, by the digest that :func:`~iwbayes.fit` recorded and by the weighted
+        terms of one draw; if the log likelihood is NaN or +inf, or -inf in a row with a positive weight.
 
     Warns
     -----
     WeightsWarning
-        If k-hat is above its threshold in some rows: the message has their number, the threshold and advice. And if the
-        standard error of the formula is above 0.1 per private row, because it can then be too small.
-
-    See Also
-    --------
-    compare : Compare models of the same weighted rows.
+        If k-hat is above its threshold in some rows, or the standard error of the formula is above 0.1 per private row,
+        because it can then be too small.
 
     Notes
     -----
     The importance ratios for leaving out row i are ``f_i^-w_i``. Their tail is Pareto-smoothed, with draws treated as
     independent (``reff=1`` in ArviZ), and ``p(y_i | y_-i)`` is the self-normalised mean of ``f_i``. If all weights are
-    one, this is the PSIS-LOO of Vehtari, Gelman and Gabry (2017). Rows of weight zero contribute nothing.
+    one, this is PSIS-LOO (Vehtari, Gelman & Gabry, Statistics and Computing 27, 2017; Vehtari et al., JMLR 25, 2024).
 
     The standard error is ``total sqrt(V)``. For the weights of a tilt, V is the variance of calibrated intervals for
-    the mean score, ``sum_i p_i^2 r_i^2 + C P_b C'``, with shares p_i of the weights and the residuals r_i of the row's
-    score from their regression on the features of the tilt. For other weights r_i is the deviation from the mean. With
-    rehearsals, the standard error is the root mean square difference between the score of the rows of each replay and
-    the score of the rows of the release, under the same draws, plus the variance that rehearsals cannot show. The page
-    "Compare and check models" says when to prefer it.
-
-    References
-    ----------
-    Vehtari, Gelman & Gabry, Practical Bayesian model evaluation using leave-one-out cross-validation and WAIC,
-    Statistics and Computing 27 (2017); Vehtari, Simpson, Gelman, Yao & Gabry, Pareto smoothed importance sampling,
-    JMLR 25 (2024).
+    the mean score (see "The sandwich with the noise in it" on the theory page), and for others that of a weighted mean.
+    With rehearsals it is the root mean square difference between the scores of the rows of each replay and of the
+    release, under the same draws, plus the variance that rehearsals cannot show. The page "Compare and check models"
+    says when to prefer it.
 
     Examples
     --------
     With ``release`` as in the example of :func:`~iwbayes.publish`:
 
     >>> idata = iw.fit("y ~ x", release, calibrate="none", log_likelihood=True, draws=250, random_seed=1)
-    >>> result = iw.loo(idata, release)
-    >>> result.elpd_i.shape, result.noise_included
-    ((10000,), True)
+    >>> iw.loo(idata, release).noise_included
+    True
     """
-    terms = row_terms(idata, release, total, var_name)
-    score = (
-        None
-        if rehearsals is None
-        else RehearsedScore.of(group_or_empty(idata, "posterior"), release, terms.sample.total, rehearsals)
-    )
-    scores, shapes, full = _leave_out(terms)
+    terms, score = _row_terms(idata, release, total, var_name), None
     sample = terms.sample
-    w = sample.weights
-    seen = w > 0
+    if rehearsals is not None:
+        score = RehearsedScore.of(arviz_compat.group_or_empty(idata, "posterior"), release, sample.total, rehearsals)
+    scores, shapes, full = _leave_out(terms)
+    w, seen = sample.weights, sample.weights > 0
     n_draws = terms.values.sizes["chain"] * terms.values.sizes["draw"]
     good_k = float(pareto_k_threshold(n_draws))
     bad = shapes[seen] > good_k
@@ -269,7 +242,7 @@ def loo(
             WeightsWarning,
             stacklevel=2,
         )
-    observed = group_or_empty(idata, "observed_data")
+    observed = arviz_compat.group_or_empty(idata, "observed_data")
     se = float(difference_errors(scores[:, None], sample)[0] if score is None else rehearsed_errors([score])[0, 0])
     if score is None and sample.noise_included and se > NOISY * sample.total:
         warnings.warn(
@@ -309,11 +282,115 @@ def difference_errors(differences: Array, sample: WeightedSample) -> Array:
     return errors
 
 
-def _leave_out(terms: RowTerms) -> tuple[Array, Array, Array]:
+@dataclass(frozen=True, eq=False)
+class _RowTerms:
+    """Unweighted log likelihood of each row at each draw, and the weights of the rows."""
+
+    #: log f(y_i | theta_s) by chain, draw and row, summed over observed variables and trailing dimensions.
+    values: xr.DataArray
+    sample: WeightedSample
+    #: Names of the observed variables.
+    names: tuple[str, ...]
+
+    def labelled(self, values: Array, name: str) -> xr.DataArray:
+        """Label an array with one value per row with the coordinates of the rows."""
+        dim = self.values.dims[2]
+        coords = {key: coord for key, coord in self.values.coords.items() if coord.dims == (dim,)}
+        return xr.DataArray(values, dims=(dim,), coords=coords, name=name)
+
+
+def _row_terms(idata: arviz_compat.ArvizObject, release: Release, total: float | None, var_name: Any) -> _RowTerms:
+    """Read the pointwise log likelihood of the rows, and their weights; arguments and errors as in `loo`."""
+    check_release(release)
+    check_total(total, "Use the total of the model that was sampled.")
+    posterior = arviz_compat.group_or_empty(idata, "posterior")
+    _check_draws(idata, posterior.attrs)
+    check_recorded_weights(posterior, release)
+    group = arviz_compat.group(idata, "log_likelihood")
+    known = tuple(map(str, group.data_vars))
+    if var_name is not None and var_name not in known:
+        raise KeyError(f"var_name must be a variable of log_likelihood, {', '.join(known)}; got {var_name!r}.")
+    names = known if var_name is None else (var_name,)
+    plain = _summed(group, names)
+    total = float(posterior.attrs.get("total", release.n_private) if total is None else total)
+    sample = weighted_sample(release, plain, total=total)
+    _check_weights(plain, _summed(arviz_compat.group(idata, "log_likelihood_weighted"), names), sample)
+    return _RowTerms(plain, sample, names)
+
+
+def _check_draws(idata: arviz_compat.ArvizObject, attrs: dict[Any, Any]) -> None:
+    """Raise ValueError for draws without known leave-one-out ratios: calibrated, mixed or possibly weighted terms."""
+    if arviz_compat.has_group(idata, "calibration") or attrs.get("calibration", "none") != "none":
+        raise ValueError(
+            "the draws must not be calibrated, because calibration moves them and the ratios for leaving out a row are "
+            "then unknown. Use fit(..., calibrate='none'), or the draws that pm.sample returned."
+        )
+    # pm.compute_log_likelihood of a weighted model stores w log f as log_likelihood; with both groups it is log f
+    for name in ("log_likelihood", "log_likelihood_weighted"):
+        if not arviz_compat.has_group(idata, name):
+            raise ValueError(f"the ArviZ object must have the group {name}; it is missing. {_STORE}")
+    if int(attrs.get("weight_draws", 1)) > 1:
+        raise ValueError(
+            f"the draws must come from one weight vector; fit mixed the posteriors of {attrs['weight_draws']} weight "
+            "draws, and a mixture has no single ratio for leaving out a row. Fit with the average weights:\n"
+            "with np.errstate(divide='ignore'): weights = Weights(np.log(release.weights.values), 'average')"
+        )
+
+
+def _summed(group: xr.Dataset, names: tuple[str, ...]) -> xr.DataArray:
+    """Return the log likelihood by row, summed over trailing dimensions and observed variables."""
+    terms = []
+    for name in names:
+        if name not in group:
+            raise ValueError(f"both log likelihood groups must have the variable {name!r}; one does not. {_STORE}")
+        term = group[name]
+        if absent := [dim for dim in ("chain", "draw") if dim not in term.dims]:
+            rule = f"have the dimensions chain and draw; {absent} are missing"
+            raise ValueError(f"the log likelihood of {name!r} must {rule}. {_STORE}")
+        term = term.transpose("chain", "draw", ...)
+        if term.ndim < 3:
+            rule = "have one value per row; it has one per draw"
+            raise ValueError(f"the log likelihood of {name!r} must {rule}. {_STORE}")
+        terms.append(term.sum(term.dims[3:], skipna=False) if term.ndim > 3 else term)
+    first, *others = terms
+    for name, term in zip(names[1:], others, strict=True):
+        if term.shape[2] != first.shape[2]:
+            raise ValueError(
+                f"the observed variables {', '.join(names)} must have the same number of rows; got {first.shape[2]} "
+                f"and, for {name!r}, {term.shape[2]}. Choose one of them with var_name."
+            )
+    values = sum((np.asarray(term, dtype=np.float64) for term in others), np.asarray(first, dtype=np.float64))
+    return first.copy(data=values).rename(", ".join(names))
+
+
+def _check_weights(plain: xr.DataArray, weighted: xr.DataArray, sample: WeightedSample) -> None:
+    """Raise ValueError unless the last draw has weighted terms that are unweighted terms times the weights."""
+    if plain.shape != weighted.shape:
+        raise ValueError(
+            f"log_likelihood and log_likelihood_weighted must have the same shape; got {plain.shape} and "
+            f"{weighted.shape}. {_STORE}"
+        )
+    terms, products = plain.to_numpy()[-1, -1], weighted.to_numpy()[-1, -1]
+    seen = (sample.weights > 0) & np.isfinite(terms)
+    expected = sample.weights[seen] * terms[seen]
+    # terms may have single precision
+    off = ~np.isclose(products[seen], expected, rtol=1e-4, atol=1e-6 * np.abs(expected).max(initial=0.0))
+    if off.any():
+        raise ValueError(
+            f"log_likelihood_weighted must be log_likelihood times the weights of the release, with total "
+            f"{sample.table.sum():.7g}; it differs in {int(off.sum())} of {off.size} rows. Pass the release of the "
+            "model that was sampled, and total= if its weights have a different sum."
+        )
+
+
+def _leave_out(terms: _RowTerms) -> tuple[Array, Array, Array]:
     """Return log p(y_i | y_-i), k-hat and log p(y_i | y), each of shape (row,)."""
     weights = terms.sample.weights
     scores, shapes, full = np.empty(len(weights)), np.full(len(weights), -np.inf), np.empty(len(weights))
-    for rows, values in by_row(terms.values):
+    stacked = terms.values.to_numpy()
+    for rows in row_blocks(len(weights), _BLOCK_ROWS):
+        part = stacked[:, :, rows]
+        values = np.ascontiguousarray(part.reshape(-1, part.shape[2]).T)  # (row, draw)
         _check_rows(values, weights[rows], rows.start)
         # rows of weight zero have equal ratios
         ratios = np.full(values.shape, -np.log(values.shape[1]))

@@ -50,36 +50,32 @@ def ppc(
 ) -> pd.DataFrame:
     """Compute posterior predictive checks: weighted summaries of observed and replicated responses.
 
-    A summary of the observed responses far outside the interval of the replicates shows that the model does not fit.
+    A summary of observed responses far outside the interval of the replicates shows that the model does not fit.
 
     Parameters
     ----------
     release : Release
-        Release with the rows that the model observes, in the same order, and with the weights of the model. If the
-        model has fewer rows or a different order, its coordinate ``row`` must contain the indices of the rows, as in
-        results of :func:`~iwbayes.fit`. For different weights pass ``dataclasses.replace(release, weights=...)``.
+        Release with the rows and weights of the model; see :func:`~iwbayes.loo`.
     idata : arviz.InferenceData or xarray.DataTree
-        Either a result of :func:`~iwbayes.fit`: its responses are drawn from the family on the rows of the release, for
-        calibrated or uncalibrated draws. Or the draws of any model, with ``observed_data`` and with
-        ``posterior_predictive`` from ``pm.sample_posterior_predictive(idata, model=weighted)``.
+        Either a result of :func:`~iwbayes.fit`, calibrated or not: its responses are drawn from the family on the rows
+        of the release. Or the draws of any model, with ``observed_data`` and with ``posterior_predictive`` from
+        ``pm.sample_posterior_predictive(idata, model=weighted)``.
     var_name : str, optional
         Observed variable to check. By default all observed variables with replicates.
     columns : dict of str to str, optional
-        For observed variables that do not have the name of their column: the column of the release. Not allowed for
-        results of :func:`~iwbayes.fit`.
+        Column of the release, for observed variables with another name. Not for results of :func:`~iwbayes.fit`.
     statistics : dict of str to callable, optional
-        Further summaries by name: functions (values (row,), weights (row,)) -> number. The weights sum to one. Values
-        with levels are passed as codes. The names must differ from the names of all other summaries.
+        Further summaries by their own names: functions (values (row,), weights (row,)) -> number. The weights sum to
+        one; levels are passed as codes.
     by : str, optional
         Categorical, Binary, Integer or Date column of the release, not a response. Summaries are computed within its
         levels, which reveals missing group effects. Rows in which it is missing are left out.
     rehearsals : Rehearsals, optional
-        Rehearsals of this release, from :func:`~iwbayes.rehearse`. ``se`` is then computed from them for all summaries,
-        including quantiles and `statistics`. The response must be a column of the release without missing cells.
-    draws : int, default 500
-        Largest number of replicated data sets, which use evenly spaced draws of the posterior.
-    prob : float, default 0.9
-        Probability of the equal-tailed interval of the replicates, in (0, 1).
+        Rehearsals of this release, from which ``se`` is computed for all summaries. The response must be a column of
+        the release without missing cells.
+    draws, prob : int, float
+        Largest number of replicated data sets, which use evenly spaced draws of the posterior, and probability of their
+        equal-tailed interval, in (0, 1).
     random_seed : int, numpy.random.Generator or None
         Seed or generator for the replicates of results of :func:`~iwbayes.fit`.
 
@@ -88,39 +84,30 @@ def ppc(
     pandas.DataFrame
         Its index is ``variable``, the column `by` if given, and ``statistic``: ``mean``, ``sd`` and quantiles ``q5`` to
         ``q95`` of numbers, or ``share[level]`` if the column is Binary or Categorical and the responses are whole
-        numbers, and the names of `statistics`. Its columns are:
-
-        - ``observed``: the weighted summary of the observed responses, and ``se``, its standard error (NaN for
-          quantiles and `statistics` without rehearsals);
-        - ``mean``, ``eti90_lb`` and ``eti90_ub``: mean and interval of the replicates;
-        - ``p_value``: two-sided, ``2 min(P(T_rep >= T), P(T_rep <= T))``, at most 1.
-
-        ``attrs["noise_included"]`` says whether ``se`` includes the noise in the weights.
+        numbers, and the names of `statistics`. Its columns are ``observed``, the weighted summary of the observed
+        responses, and ``se``, its standard error as in :func:`~iwbayes.loo` (NaN for quantiles and `statistics` without
+        rehearsals); ``mean``, ``eti90_lb`` and ``eti90_ub`` of the replicates; and ``p_value``, two-sided, ``2
+        min(P(T_rep >= T), P(T_rep <= T))``, at most 1. ``attrs["noise_included"]`` says whether ``se`` includes the
+        noise in the weights.
 
     Raises
     ------
     TypeError, ValueError, KeyError
-        If an argument is invalid; if the observed values are not those of the release; if :func:`~iwbayes.fit` recorded
-        a different digest of the weights; if a response is not one number per row; or if replicates are NaN or
-        infinite.
+        If an argument is invalid; if observed values or weights are not those of the release; if a response is not one
+        number per row; or if replicates are NaN or infinite.
 
     Notes
     -----
     Observed and replicated rows get the same weights, so both summaries estimate the summary of the private rows. The
-    p-value treats the weights as exact; ``se`` is as in :func:`~iwbayes.loo`. A small p-value is no evidence against
-    the model if the difference is below two ``se``.
-
-    References
-    ----------
-    Gelman, Meng & Stern, Posterior predictive assessment of model fitness, Statistica Sinica 6 (1996).
+    p-value (Gelman, Meng & Stern, Statistica Sinica 6, 1996) treats the weights as exact: a small one is no evidence
+    against the model if the difference is below two ``se``.
 
     Examples
     --------
     With ``release`` as in the example of :func:`~iwbayes.publish`:
 
     >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
-    >>> table = iw.ppc(release, idata, draws=100, random_seed=1)
-    >>> list(table.columns)
+    >>> list(iw.ppc(release, idata, draws=100, random_seed=1).columns)
     ['observed', 'se', 'mean', 'eti90_lb', 'eti90_ub', 'p_value']
     """
     check_release(release)
@@ -135,36 +122,29 @@ def ppc(
     custom = custom_summaries(statistics)
     rng = np.random.default_rng(random_seed)
     keys: list[tuple[Any, ...]] = []
-    rows: list[dict[str, float]] = []
+    parts: list[pd.DataFrame] = []
     noise_included = False
     for check in predicted_variables(idata, release, var_name=var_name, columns=columns or {}, draws=draws, rng=rng):
         noise_included = check.sample.noise_included
-        groups = _groups(check, release, by)
+        if by in check.columns:
+            raise ValueError(
+                f"by must not be the response; within the levels of {by!r} all responses of {check.name!r} are equal. "
+                "Use a different column, or var_name for a different response."
+            )
+        groups = row_groups(check.sample, release, by)
         summaries = summaries_of(check.levels, custom)
-        replicated = _replicated(check, groups, summaries)
-        errors = (
-            [_standard_errors(check.sample, members, summaries, check.observed[members]) for _, members in groups]
-            if rehearsals is None
-            else np.split(_rehearsed_errors(check, groups, summaries, release, rehearsals, by), len(groups))
-        )
-        for (label, members), values, own in zip(groups, replicated, errors, strict=True):
+        if rehearsals is None:
+            errors = [_standard_errors(check, members, summaries) for _, members in groups]
+        else:
+            errors = np.split(_rehearsed_errors(check, groups, summaries, release, rehearsals, by), len(groups))
+        for (label, members), values, own in zip(groups, _replicated(check, groups, summaries), errors, strict=True):
             found = [name for summary in summaries for name in summary.names]
             keys += [(check.name, *([] if by is None else [label]), name) for name in found]
-            rows += _compared(check, members, summaries, values, own, prob)
+            parts.append(_compared(check, members, summaries, values, own, prob))
     names = ["variable", *([] if by is None else [by]), "statistic"]
-    table = pd.DataFrame(rows, index=pd.MultiIndex.from_tuples(keys, names=names))
+    table = pd.concat(parts).set_axis(pd.MultiIndex.from_tuples(keys, names=names))
     table.attrs["noise_included"] = noise_included or rehearsals is not None
     return table
-
-
-def _groups(check: Predicted, release: Release, by: str | None) -> list[tuple[Any, NDArray[np.intp]]]:
-    """Return the levels of the column `by` with the indices of their rows, without rows of weight zero."""
-    if by in check.columns:
-        raise ValueError(
-            f"by must not be the response; within the levels of {by!r} all responses of {check.name!r} are equal. Use "
-            "a different column, or var_name for a different response."
-        )
-    return row_groups(check.sample, release, by)
 
 
 def _shares(sample: WeightedSample, members: NDArray[np.intp]) -> Array:
@@ -202,30 +182,24 @@ def _compared(
     replicated: Array,
     errors: Array,
     prob: float,
-) -> list[dict[str, float]]:
-    """Return the table rows of a group, with standard errors `errors` (summary,) of its observed summaries."""
-    values = check.observed[members]
-    observed = _summarised(summaries, values[None], _shares(check.sample, members))[:, 0]
+) -> pd.DataFrame:
+    """Return the table rows of a group, for standard errors (summary,) of its observed summaries."""
+    observed = _summarised(summaries, check.observed[members][None], _shares(check.sample, members))[:, 0]
     percent, tail = f"{100 * prob:g}", (1 - prob) / 2
     bounds = np.quantile(replicated, [tail, 1 - tail], axis=1)
-    return [
-        {
-            "observed": float(observed[index]),
-            "se": float(errors[index]),
-            "mean": float(found.mean()),
-            f"eti{percent}_lb": float(bounds[0, index]),
-            f"eti{percent}_ub": float(bounds[1, index]),
-            "p_value": _tail_probability(float(observed[index]), found),
-        }
-        for index, found in enumerate(replicated)
-    ]
+    return pd.DataFrame({
+        "observed": observed,
+        "se": errors,
+        "mean": replicated.mean(axis=1),
+        f"eti{percent}_lb": bounds[0],
+        f"eti{percent}_ub": bounds[1],
+        "p_value": list(map(_tail_probability, observed, replicated)),
+    })  # fmt: skip
 
 
-def _standard_errors(
-    sample: WeightedSample, members: NDArray[np.intp], summaries: Sequence[Summary], values: Array
-) -> Array:
+def _standard_errors(check: Predicted, members: NDArray[np.intp], summaries: Sequence[Summary]) -> Array:
     """Return the standard errors (summary,) of observed summaries; NaN without an influence function."""
-    shares = _shares(sample, members)
+    sample, shares = check.sample, _shares(check.sample, members)
     # influences within a small group are larger, because its shares are relative to all rows used
     scale = sample.total / sample.weights[members].sum()
     errors = []
@@ -234,7 +208,7 @@ def _standard_errors(
             errors.append(np.full(len(summary.names), np.nan))
             continue
         influence = np.zeros((len(sample.weights), len(summary.names)))
-        influence[members] = scale * summary.influence(values, shares).T
+        influence[members] = scale * summary.influence(check.observed[members], shares).T
         errors.append(np.sqrt(np.diag(sample.covariance(influence))))
     return np.concatenate(errors)
 
@@ -267,9 +241,8 @@ def _rehearsed_errors(
         )
 
     def statistics(frame: pd.DataFrame, weights: Array) -> Array:
-        values, found = observed(frame), []
+        values, everyone, found = observed(frame), np.ones(len(frame), dtype=bool), []
         for label, _ in groups:
-            everyone = np.ones(len(frame), dtype=bool)
             members = everyone if by is None else (frame[by] == label).fillna(False).to_numpy(dtype=bool)
             own = weights[members]
             if own.sum() > 0:
@@ -293,11 +266,7 @@ def _tail_probability(observed: float, replicated: Array) -> float:
 
 
 def weighted_quantiles(values: Array, shares: Array, probabilities: Sequence[float] = PROBABILITIES) -> Array:
-    """Return weighted quantiles (probability, draw) of values (draw, row).
-
-    A quantile is the smallest value at which the weighted distribution function reaches the probability. With integer
-    weights this equals ``numpy.quantile(..., method="inverted_cdf")`` of the repeated rows.
-    """
+    """Return weighted quantiles (probability, draw) of values (draw, row): the smallest values that reach them."""
     order = np.argsort(values, axis=1)
     ordered, reached = np.take_along_axis(values, order, axis=1), np.cumsum(shares[order], axis=1)
     # sums below a probability by rounding only count as reaching it
@@ -307,10 +276,7 @@ def weighted_quantiles(values: Array, shares: Array, probabilities: Sequence[flo
 
 
 def summaries_of(levels: Sequence[Any], custom: Sequence[Summary] = ()) -> list[Summary]:
-    """Return the summaries for a response: shares of its levels, or moments and quantiles, and the custom ones.
-
-    Raises ValueError if two summaries have the same name.
-    """
+    """Return the summaries for a response, with different names: of its levels or numbers, and the custom ones."""
     quantiles = tuple(f"q{100 * probability:g}" for probability in PROBABILITIES)
     of_numbers = [Summary(("mean", "sd"), _moments, _moments_influence), Summary(quantiles, weighted_quantiles)]
     summaries = [*([_shares_of(levels)] if levels else of_numbers), *custom]
@@ -325,7 +291,7 @@ def summaries_of(levels: Sequence[Any], custom: Sequence[Summary] = ()) -> list[
 
 
 def custom_summaries(statistics: Mapping[str, Callable[[Array, Array], Any]] | None) -> list[Summary]:
-    """Return summaries from a dict of functions (values (row,), weights (row,)) -> number, after checking it."""
+    """Return summaries from a dict of functions, after checking it."""
     statistics = {} if statistics is None else statistics
     if not isinstance(statistics, Mapping) or not all(callable(function) for function in statistics.values()):
         raise TypeError(
@@ -362,14 +328,11 @@ def _shares_of(levels: Sequence[Any]) -> Summary:
 
 def _each(name: str, function: Callable[[Array, Array], Any]) -> Callable[[Array, Array], Array]:
     def of_draws(values: Array, shares: Array) -> Array:
-        found = []
-        for row in values:
-            value = np.asarray(function(row, shares), dtype=np.float64)
-            if value.ndim:
-                raise ValueError(
-                    f"the statistic {name!r} must return one number; it returned shape {value.shape}. Split it."
-                )
-            found.append(float(value))
+        found = [np.asarray(function(row, shares), dtype=np.float64) for row in values]
+        if several := [value.shape for value in found if value.ndim]:
+            raise ValueError(
+                f"the statistic {name!r} must return one number; it returned shape {several[0]}. Split it."
+            )
         return np.array([found])
 
     return of_draws

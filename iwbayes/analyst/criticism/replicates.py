@@ -12,7 +12,6 @@ from formulaic import Formula
 from numpy.typing import NDArray
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.criticism.pointwise import group_or_empty
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample, observed_column, weighted_sample
 from iwbayes.analyst.fit_record import check_recorded_weights
 from iwbayes.analyst.regression.design_record import recorded_design
@@ -56,34 +55,31 @@ def predicted_variables(
             "the ArviZ object must have the group observed_data; it is missing. Pass the complete result of sampling."
         )
     observed = arviz_compat.group(idata, "observed_data")
-    posterior = group_or_empty(idata, "posterior")
+    posterior = arviz_compat.group_or_empty(idata, "posterior")
     check_recorded_weights(posterior, release)
     if arviz_compat.has_group(idata, "posterior_predictive"):
         predicted = arviz_compat.group(idata, "posterior_predictive")
         known = [str(name) for name in observed.data_vars if name in predicted]
         names = _names(var_name, known)
-        unknown = [name for name in columns if name not in known]
-        if unknown:
+        if unknown := [name for name in columns if name not in known]:
             raise KeyError(
                 f"columns must name observed variables with replicates, {', '.join(known)}; got "
                 f"{', '.join(map(repr, unknown))}."
             )
-        found = [_from_predictive(observed[name], predicted[name], release, columns, draws) for name in names]
-    else:
-        design = recorded_design(posterior, release)
-        if design is None:
-            raise ValueError(
-                "the ArviZ object must have the group posterior_predictive; it is missing. Add it with "
-                "pm.sample_posterior_predictive(idata, model=weighted, extend_inferencedata=True)."
-            )
-        (name,) = _names(var_name, [design.name])
-        if columns:
-            raise ValueError(
-                f"columns must be omitted for a result of fit, whose response is {name!r} by its formula; got "
-                f"{dict(columns)}."
-            )
-        found = [_from_fit(observed[name], design, posterior, release, draws, rng)]
-    return found
+        return [_from_predictive(observed[name], predicted[name], release, columns, draws) for name in names]
+    design = recorded_design(posterior, release)
+    if design is None:
+        raise ValueError(
+            "the ArviZ object must have the group posterior_predictive; it is missing. Add it with "
+            "pm.sample_posterior_predictive(idata, model=weighted, extend_inferencedata=True)."
+        )
+    (name,) = _names(var_name, [design.name])
+    if columns:
+        raise ValueError(
+            f"columns must be omitted for a result of fit, whose response is {name!r} by its formula; got "
+            f"{dict(columns)}."
+        )
+    return [_from_fit(observed[name], design, posterior, release, draws, rng)]
 
 
 def _names(var_name: str | None, known: list[str]) -> list[str]:
@@ -111,7 +107,7 @@ def _from_fit(
     """Return the response of a result of fit, with replicates drawn here."""
     name, columns = design.name, set(release.synthetic.schema.names)
     values = _checked_values(observed, design.y)
-    sample = weighted_sample(release, observed, str(observed.dims[0]), total=release.n_private)
+    sample = weighted_sample(release, observed, total=release.n_private)
     # the response is a column or an expression of columns
     used = {name} if name in columns else columns.intersection(Formula(f"{name} ~ 1").lhs.required_variables)
     chosen = _spaced(posterior.sizes["chain"] * posterior.sizes["draw"], draws)
@@ -131,7 +127,7 @@ def _from_predictive(
             f"the observed variable {name!r} must have one number per row; it has shape {observed.shape} and its "
             f"replicates have {predicted.shape[2:]}. Choose a different variable with var_name."
         )
-    sample = weighted_sample(release, observed, str(observed.dims[0]), total=release.n_private)
+    sample = weighted_sample(release, observed, total=release.n_private)
     behind = columns.get(name, observed_column(name, release))
     if behind not in schema.names:
         raise ValueError(
@@ -194,10 +190,7 @@ def _spaced(n: int, most: int) -> NDArray[np.intp]:
 def replicates(
     design: Design, posterior: xr.Dataset, chosen: NDArray[np.intp], rng: np.random.Generator, *, block: int
 ) -> Iterator[Array]:
-    """Draw responses of all rows, in blocks (draw, row) of at most `block` draws.
-
-    `chosen` contains the indices of the parameter draws, counted over all chains.
-    """
+    """Draw responses of all rows in blocks (draw, row), for the chosen draws counted over all chains."""
     beta, sigma = design.coefficients(posterior)[chosen], design.auxiliary_draws(posterior)[chosen]
     for part in row_blocks(len(chosen), block):
         yield design.family.draw(beta[part].transpose(2, 0, 1) @ design.x.T, sigma[part], rng)

@@ -75,20 +75,16 @@ class WeightedSample:
     def covariance(self, influence: Array) -> Array:
         """Return the covariance (q, q) of q statistics of the rows used, from their influence functions (row, q).
 
-        To first order the error of a statistic is sum_i p_i g_i, with shares p_i of the rows used and influences g_i.
-        For a weighted mean, g_i is the deviation of row i from the mean. Rows of weight zero have no effect. The
-        covariance is the `Meat` of the influences, used like scores. Its fourth term, of second order, is omitted
-        because weighted means of fixed numbers are linear in the weights.
+        It is the `Meat` of the influences, used like scores, without its fourth term, of second order, because weighted
+        means of fixed numbers are linear in the weights. To first order a statistic's error is sum_i p_i g_i, with
+        shares p_i of the rows used and influences g_i: for a weighted mean, deviations from it.
         """
         return self._meat(influence).total
 
     def estimates(self, influence: Array, slope: Slope) -> Estimates:
-        """Return what measures of q statistics are computed from: their influences (row, q) and the curvature's part.
-
-        The curvature's error is unknown if rows of the table are left out.
-        """
+        """Return what measures of q statistics are computed from: influences (row, q) and the curvature's part."""
         meat, bread, tilt = self._meat(influence), np.eye(influence.shape[1]), self._tilt
-        if len(self.positions) < len(self.table):
+        if len(self.positions) < len(self.table):  # the curvature's error is then unknown
             slope = slope._replace(curvatures=None)
         return Estimates(
             self._filled(influence), bread, self._shares, meat, tilt,
@@ -102,27 +98,23 @@ class WeightedSample:
             return meat.with_bias(meat.bias(full, self._shares, np.eye(full.shape[1])))
 
     def _filled(self, influence: Array) -> Array:
-        """Return influences of all rows of the table, as parts of the mean over it.
-
-        Rows that were not used have no influence, but they helped determine the weights.
-        """
+        """Return influences of all rows of the table, as parts of the mean over it; those of unused rows are zero."""
         full = np.zeros((len(self._shares), influence.shape[1]))
         used = float(self._shares[self.positions].sum())
         full[self.positions] = np.where(self.weights[:, None] > 0, influence, 0.0) / used
         return full
 
 
-def weighted_sample(release: Release, rows: xr.DataArray, dim: str, *, total: float | None = None) -> WeightedSample:
-    """Find the weights of the rows of an observed variable or its log likelihood, along dimension `dim`.
+def weighted_sample(release: Release, rows: xr.DataArray, *, total: float | None = None) -> WeightedSample:
+    """Find the weights of the rows of an observed variable or its log likelihood, along the last dimension.
 
-    The rows are matched to the rows of the release as follows. If the variable is ``<column>_observed`` (PyMC imputes
-    the missing cells of the column), the rows are those without a missing cell. Otherwise the coordinate ``row``
-    contains their indices, as in results of :func:`~iwbayes.fit`. Without it they are all rows in order. Weights are
-    scaled to `total` over all rows of the release, if it is given.
+    The rows of ``<column>_observed`` (PyMC imputes the missing cells) are those without a missing cell. Otherwise the
+    coordinate ``row`` contains their indices, as in results of `fit`; without it they are all rows in order. Weights
+    are scaled to `total` over all rows of the release, if it is given.
     """
     values = np.asarray(release.weights.values, dtype=np.float64)
     table = values if total is None else values * (total / values.sum())
-    positions = _row_positions(rows, dim, release)
+    positions = _row_positions(rows, release)
     if not table[positions].any():
         raise ValueError(
             "the weights of the rows used must not all be zero. Keep at least one row with a positive weight."
@@ -133,7 +125,7 @@ def weighted_sample(release: Release, rows: xr.DataArray, dim: str, *, total: fl
 def row_groups(sample: WeightedSample, release: Release, by: str | None) -> list[tuple[Any, NDArray[np.intp]]]:
     """Return the levels of the column `by` with the indices of their rows among the rows used; all rows for None.
 
-    Rows of weight zero and rows in which the column is missing are left out. Each whole number counts as a level.
+    Rows of weight zero and those in which the column is missing are left out; each whole number counts as a level.
     """
     seen = np.flatnonzero(sample.weights > 0)
     if by is None:
@@ -166,9 +158,9 @@ def observed_column(name: str, release: Release) -> str:
     return part if name not in release.synthetic.schema.names and part in release.synthetic.schema.names else name
 
 
-def _row_positions(rows: xr.DataArray, dim: str, release: Release) -> NDArray[np.intp]:
+def _row_positions(rows: xr.DataArray, release: Release) -> NDArray[np.intp]:
     """Return the indices of the rows among those of the release, matched as in `weighted_sample`."""
-    n_rows, n_table = rows.sizes[dim], len(release.synthetic)
+    dim, n_rows, n_table = rows.dims[-1], rows.shape[-1], len(release.synthetic)
     column = observed_column(str(rows.name), release)
     if n_rows != n_table and column != rows.name:
         complete = np.flatnonzero(release.synthetic.frame[column].notna().to_numpy())

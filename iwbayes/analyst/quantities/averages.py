@@ -43,10 +43,7 @@ class Variable:
 
 
 class Quantity(Protocol):
-    """A quantity that is averaged over the distinct rows.
-
-    Its outputs are the values of all variables and outcomes, concatenated.
-    """
+    """A quantity averaged over the distinct rows; its outputs are all variables and outcomes, concatenated."""
 
     @property
     def variables(self) -> Sequence[Variable]:
@@ -60,10 +57,7 @@ class Quantity(Protocol):
         """Return averages (group, output, draw) for beta (draw, column, predictor) and shares (row, group)."""
 
     def at_rows(self, beta: Array, shares: Array) -> Array:
-        """Return values (row, group or 1, output) at one draw.
-
-        If the shares of the rows change, averages change by the weighted sum of these values, to first order.
-        """
+        """Return values (row, group or 1, output) at one draw: derivatives of the averages in the rows' shares."""
 
 
 def average(
@@ -120,8 +114,7 @@ def _judged(
 ) -> xr.Dataset:
     """Return the record of averages, whose standard deviations are sd (group, output), for draws theta (draw, p).
 
-    Over random rows an average depends on the parameters and on the weights of the rows. The influence of row i is that
-    on the parameters, times the gradient of the average, plus the row's own deviation from the average.
+    A row's influence is that on the parameters times the average's gradient, plus its own deviation over random rows.
     """
     quantity, sample, center = of_rows.quantity, of_rows.sample, of_rows.centre
 
@@ -129,19 +122,13 @@ def _judged(
         beta = points[:, : math.prod(of_rows.shape)].reshape(-1, *of_rows.shape)
         return np.moveaxis(quantity.average(beta, of_rows.distinct), 2, 0).reshape(len(points), -1)
 
-    # from groups and outputs to the order of the names: variables, then groups
-    place, order, start = np.arange(sd.size).reshape(sd.shape), [], 0
-    n_outcomes = sd.shape[1] // sum(len(variable.labels or [0]) for variable in quantity.variables)
-    for variable in quantity.variables:
-        stop = start + len(variable.labels or [0]) * n_outcomes
-        order.append(place[:, start:stop].ravel())
-        start = stop
-    ordered = np.concatenate(order)
-    measures: dict[str, Array] = {}
-
     def curvatures(at: NDArray[np.intp], left: Array, right: Array) -> Array:
         return of_rows.weighted.at(at).row_curvatures(center, left, right)
 
+    # from groups and outputs to the order of the names: variables, then groups
+    place = np.arange(sd.size).reshape(sd.shape)
+    ordered = np.concatenate([place[:, own].ravel() for _, own in _outputs(quantity.variables, sd.shape[1])])
+    measures: dict[str, Array] = {}
     with one_blas_thread():
         gradient = gradient_of(averages, center, theta.std(axis=0))[ordered]
         if "influence" in record:
@@ -157,13 +144,20 @@ def _judged(
     return derived_record(names, gradient, sd.ravel()[ordered], record, measures)
 
 
+def _outputs(variables: Sequence[Variable], n: int) -> Iterator[tuple[Variable, slice]]:
+    """Yield each variable with the slice of its outputs among all n."""
+    sizes = [len(variable.labels or [0]) for variable in variables]
+    ends = np.cumsum(sizes) * (n // sum(sizes))
+    yield from zip(variables, map(slice, [0, *ends[:-1]], ends), strict=True)
+
+
 def sums_over_rows(
     function: Callable[[Array], Array], x: Array, beta: Array, factors: Callable[[slice], Array]
 ) -> Iterator[tuple[slice, Array]]:
     """Sum function(eta) (..., draw, row) times factors (row, q) over the rows of x (row, column).
 
-    Yields one array (..., draw, q) per block of draws. The linear predictors eta (predictor, draw, row) are computed
-    from beta (draw, column, predictor).
+    The linear predictors eta (predictor, draw, row) are made of beta (draw, column, predictor). Yields an array
+    (..., draw, q) for each block of draws.
     """
     for draws in row_blocks(len(beta), _BLOCK_DRAWS):
         transposed = np.ascontiguousarray(beta[draws].transpose(2, 0, 1))
@@ -197,7 +191,6 @@ class _Influences:
 
     @cached_property
     def weighted(self) -> WeightedRows:
-        """The rows of the fit with their weights."""
         return WeightedRows(self.fitted.design, self.sample.weights)
 
     @cached_property
@@ -274,12 +267,10 @@ def _labelled(
     posterior, outcomes = fitted.posterior, outcome_coords(fitted.recorded)
     draws = {name: posterior[name].to_numpy() for name in ("chain", "draw")}
     levels = {"levels": list(fitted.recorded.levels)} if fitted.recorded.levels else {}
-    n_outcomes, start, arrays = len(next(iter(outcomes.values()), [0])), 0, {}
-    for variable in variables:
+    arrays = {}
+    for variable, place in _outputs(variables, found.shape[1]):
         own: dict[str, Any] = {} if variable.labels is None else {f"{variable.name}_dim": list(variable.labels)}
-        stop = start + len(variable.labels or [0]) * n_outcomes
         coords: dict[str, Any] = {**draws, **groups, **own, **outcomes}
-        values = np.moveaxis(found[:, start:stop], 2, 0).reshape([len(labels) for labels in coords.values()])
+        values = np.moveaxis(found[:, place], 2, 0).reshape([len(labels) for labels in coords.values()])
         arrays[variable.name] = xr.DataArray(values, coords, list(coords), attrs=variable.attrs | levels)
-        start = stop
     return xr.Dataset(arrays)

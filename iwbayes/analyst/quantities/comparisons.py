@@ -37,9 +37,10 @@ def comparisons(
 ) -> arviz_compat.ArvizObject:
     """Compare the mean response between values of a predictor, averaged over the weighted rows of a release.
 
-    All rows are set to one value of the predictor, then to another, with the other predictors unchanged. The two
-    averages of E[y | x] are then compared (g-computation). For a categorical response E[y | x] are the probabilities of
-    its levels.
+    All rows are set to one value of the predictor, then to another, with the other predictors unchanged, and the two
+    averages of E[y | x] (for a categorical response, the probabilities of its levels) are compared: g-computation
+    (Greenland & Robins, International Journal of Epidemiology 15, 1986; Arel-Bundock, Greifer & Heiss, Journal of
+    Statistical Software 111, 2024).
 
     Parameters
     ----------
@@ -48,48 +49,32 @@ def comparisons(
     release : Release
         The release that was fitted, with the weights of the fit; see :func:`~iwbayes.slopes`.
     contrast : str, sequence of str or dict, optional
-        Predictors to compare, by default all predictors with levels. By default all levels are compared with the first
-        level (1 with 0 if these are the levels), and for a number each row is compared with one unit more. A dict
-        changes this by name: a list of values, ``{"age": [40, 60, 80], "group": ["b", "a"]}``, which are compared with
-        the first value of the list; a step of a number, ``{"age": 10}``; or None for the default. Steps stay within
-        the range of the rows. If a step would leave the range, the row is moved so that the step ends at the boundary.
+        Predictors to compare, by default all with levels: all levels with the first one (1 with 0 if these are the
+        levels), and of a number each row with one unit more. A dict changes this by name: a list of values,
+        ``{"age": [40, 60, 80], "group": ["b", "a"]}``, which are compared with the first; a step of a number,
+        ``{"age": 10}``; or None for the default. If a step would leave the range of the rows, the row is moved so that
+        the step ends at the boundary.
     comparison : {"difference", "ratio"}, default "difference"
-        How the two averages are compared. Ratios need positive means.
+        How the two averages are compared. A ratio is that of the averages, not an average of ratios of rows, and needs
+        positive means.
     by : str, optional
-        Categorical, Binary, Integer or Date column of the release. Means are averaged within its levels. Rows in which
-        it is missing are left out. With the compared column itself, ``contrast="treated", by="treated"`` gives the
-        effect on the treated, and the effect on the untreated.
-    rows : {"random", "fixed"}, default "random"
-        Whether the average is over the population of the private rows, or over these weighted rows; see the notes of
-        :func:`~iwbayes.slopes`.
-    random_seed : int, numpy.random.Generator or None
-        Seed or generator for ``rows="random"``.
+        As in :func:`~iwbayes.slopes`. With the compared column itself, ``contrast="treated", by="treated"``, the result
+        is the effect on the treated, and that on the untreated.
+    rows, random_seed : optional
+        As in :func:`~iwbayes.slopes`.
 
     Returns
     -------
     arviz.InferenceData or xarray.DataTree
-        Group ``posterior`` with one variable per predictor. Its dimensions are chain, draw, ``by_<column>`` if `by` is
-        given, ``<predictor>_dim`` (all values except the first; absent for a step, or for 1 with 0), and
-        ``<response>_dim`` for a categorical response. The attribute ``reference`` of a variable is the first value, or
-        ``step`` is the step. Other attributes are as in :func:`~iwbayes.slopes`, and ``comparison``.
+        As from :func:`~iwbayes.slopes`, with the dimension ``<predictor>_dim`` (all values except the first; absent for
+        a step, or for 1 with 0) and the attribute ``comparison``. Each variable has the attribute ``reference``, the
+        first value, or ``step``.
 
     Raises
     ------
     TypeError, ValueError, KeyError
-        If an argument is invalid; if values are outside the declared bounds, or levels did not occur in the fit; if a
-        step is longer than the range of the rows; if means of a ratio are not positive; and as in
-        :func:`~iwbayes.slopes`.
-
-    Notes
-    -----
-    A ratio is the ratio of the two averages, not the average of the ratios of rows. Everything else is as in
-    :func:`~iwbayes.slopes`.
-
-    References
-    ----------
-    Greenland & Robins, Identifiability, exchangeability, and epidemiological confounding, International Journal of
-    Epidemiology 15 (1986); Arel-Bundock, Greifer & Heiss, How to interpret statistical models using marginaleffects
-    for R and Python, Journal of Statistical Software 111 (2024).
+        As in :func:`~iwbayes.slopes`; if values are outside the declared bounds, or levels did not occur in the fit; if
+        a step is longer than the range of the rows; or if means of a ratio are not positive.
 
     Examples
     --------
@@ -97,25 +82,11 @@ def comparisons(
 
     >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
     >>> found = iw.comparisons(idata, release, contrast={"x": [-1.0, 0.0, 1.0]}, comparison="ratio", random_seed=1)
-    >>> found["posterior"]["x"].dims
-    ('chain', 'draw', 'x_dim')
-    >>> found["posterior"]["x"].attrs["reference"]
-    '-1'
+    >>> found["posterior"]["x"].dims, found["posterior"]["x"].attrs["reference"]
+    (('chain', 'draw', 'x_dim'), '-1')
     """
     checks.one_of("comparison", comparison, COMPARISONS)
     fitted = FittedRows.of(idata, release)
-    made = [_contrast(fitted, name, asked) for name, asked in _asked(fitted, contrast).items()]
-    quantity = _Contrasts(
-        [variable for variable, _ in made],
-        fitted.recorded.family,
-        [[fitted.recorded.matrix(frame) for frame in frames] for _, frames in made],
-        comparison == "ratio",
-    )
-    return average(fitted, quantity, by=by, rows=rows, random_seed=random_seed, attrs={"comparison": comparison})
-
-
-def _asked(fitted: FittedRows, contrast: Any) -> dict[str, Any]:
-    """Return the requested comparisons by predictor."""
     if contrast is None:
         contrast = [name for name in fitted.recorded.predictors if fitted.levels(name) is not None]
         if not contrast:
@@ -123,7 +94,14 @@ def _asked(fitted: FittedRows, contrast: Any) -> dict[str, Any]:
                 f"contrast must be given if no predictor has levels, as in {fitted.recorded.formula!r}. Name a number, "
                 "contrast={'age': [40, 60]}, or use slopes."
             )
-    return fitted.asked(contrast, "contrast")
+    made = [_contrast(fitted, name, asked) for name, asked in fitted.asked(contrast, "contrast").items()]
+    quantity = _Contrasts(
+        [variable for variable, _ in made],
+        fitted.recorded.family,
+        [[fitted.recorded.matrix(frame) for frame in frames] for _, frames in made],
+        comparison == "ratio",
+    )
+    return average(fitted, quantity, by=by, rows=rows, random_seed=random_seed, attrs={"comparison": comparison})
 
 
 def _contrast(fitted: FittedRows, name: str, asked: Any) -> tuple[Variable, list[pd.DataFrame]]:

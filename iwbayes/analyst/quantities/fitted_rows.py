@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from iwbayes.models.design_spec import DesignSpec
 from iwbayes.release import Release
 from iwbayes.schema import Binary
 from iwbayes.schema.columns import _Whole
+from iwbayes.utils import checks
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,10 +54,8 @@ class FittedRows:
         recorded = read_design(posterior)
         check_recorded_weights(posterior, release)
         design, frame = _own_rows(recorded, posterior, observed, release)
-        response = observed[design.name]
-        sample = weighted_sample(release, response, str(response.dims[0]))
-        n_draws = posterior.sizes["chain"] * posterior.sizes["draw"]
-        weight_draw = _weight_draw(idata, release, n_draws)
+        sample = weighted_sample(release, observed[design.name])
+        weight_draw = _weight_draw(idata, release, posterior.sizes["chain"] * posterior.sizes["draw"])
         return cls(posterior, recorded, design, sample, release, frame, weight_draw, fit_record(idata))
 
     def parts(self) -> list[tuple[NDArray[np.intp], WeightedSample]]:
@@ -71,22 +69,17 @@ class FittedRows:
         ]
 
     @cached_property
-    def _distinct(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """First index of each distinct row, and for each row the index of its distinct row."""
-        if not len(self.frame.columns):
-            return np.zeros(1, dtype=np.intp), np.zeros(len(self.frame), dtype=np.intp)
-        number = self.frame.groupby(list(self.frame.columns), sort=False, observed=True).ngroup().to_numpy()
-        return np.unique(number, return_index=True)[1], number
+    def index(self) -> NDArray[np.intp]:
+        """Index of the distinct row of each row, shape (row used,)."""
+        names = list(self.frame.columns)
+        if not names:
+            return np.zeros(len(self.frame), dtype=np.intp)
+        return self.frame.groupby(names, sort=False, observed=True).ngroup().to_numpy()
 
     @cached_property
     def distinct(self) -> pd.DataFrame:
         """The distinct rows of predictors. Identical rows have the same means."""
-        return self.frame.iloc[self._distinct[0]].reset_index(drop=True)
-
-    @property
-    def index(self) -> NDArray[np.intp]:
-        """Index of the distinct row of each row, shape (row used,)."""
-        return self._distinct[1]
+        return self.frame.iloc[np.unique(self.index, return_index=True)[1]].reset_index(drop=True)
 
     def levels(self, name: str) -> tuple[Any, ...] | None:
         """Return the levels of a predictor, reference first, or None for a number outside ``C(...)``."""
@@ -110,14 +103,12 @@ class FittedRows:
             more = ", or a dict of name to values" * values
             raise TypeError(f"{argument} must be the name of a column, a list of names{more}; got {given!r}.")
         known = list(self.recorded.predictors)
-        unknown = [name for name in names if name not in known]
-        if unknown or not names:
+        if (unknown := [name for name in names if name not in known]) or not names:
             raise ValueError(
                 f"{argument} must name predictors of {self.recorded.formula!r}; got {unknown or 'none'}. Use one or "
                 f"more of {known}."
             )
-        reserved = [name for name in names if name in ("chain", "draw") or "/" in name]
-        if reserved:
+        if reserved := [name for name in names if name in ("chain", "draw") or "/" in name]:
             raise ValueError(
                 f"{argument} must not name {reserved}, which ArviZ does not allow as variables. Rename the columns."
             )
@@ -130,15 +121,13 @@ class FittedRows:
         if not found or len({*map(str, found)}) < len(found):
             raise ValueError(f"{argument} must give at least one value for {name!r}, without repeats; got {values!r}.")
         if levels is not None:
-            wrong = [value for value in found if value not in levels]
-            if wrong:
+            if wrong := [value for value in found if value not in levels]:
                 raise ValueError(
                     f"{argument} must give levels of {name!r} that occur in the fit; got {wrong}. Use {[*levels]}."
                 )
             return [levels[levels.index(value)] for value in found]
         whole, lower, upper = isinstance(column, _Whole), column.lower, column.upper  # type: ignore[attr-defined]
-        wrong = [x for x in found if not (is_number(x) and lower <= x <= upper and (not whole or x == int(x)))]
-        if wrong:
+        if wrong := [x for x in found if not (is_number(x) and lower <= x <= upper and (not whole or x == int(x)))]:
             raise ValueError(
                 f"{argument} must give {'whole ' * whole}numbers within the declared bounds [{lower:g}, {upper:g}] for "
                 f"{name!r}; got {wrong}. The model was not fitted outside these bounds."
@@ -148,7 +137,7 @@ class FittedRows:
 
 def is_number(value: Any) -> bool:
     """Return whether a value is a finite number."""
-    return isinstance(value, Real) and not isinstance(value, bool | np.bool_) and math.isfinite(value)
+    return checks.is_real(value) and math.isfinite(value)
 
 
 def constant(values: pd.Series, level: Any) -> pd.Series:
@@ -184,10 +173,7 @@ def fit_record(idata: arviz_compat.ArvizObject) -> xr.Dataset | None:
     """Return the record of the calibration of a fit, with its influence matrices; None if there is none."""
     if not arviz_compat.has_group(idata, "calibration"):
         return None
-    record = arviz_compat.group(idata, "calibration")
-    if not arviz_compat.has_group(idata, "influence"):
-        return record
-    return record.assign(influence=arviz_compat.group(idata, "influence")["influence"])
+    return arviz_compat.group(idata, "calibration").assign(arviz_compat.group_or_empty(idata, "influence").data_vars)
 
 
 def _own_rows(
@@ -216,7 +202,7 @@ def _weight_draw(idata: arviz_compat.ArvizObject, release: Release, n_draws: int
     """Return the weight draw behind each posterior draw of all chains, or None if there is a single weight draw."""
     if release.weights.n_draws == 1:
         return None
-    stats = arviz_compat.group(idata, "sample_stats") if arviz_compat.has_group(idata, "sample_stats") else xr.Dataset()
+    stats = arviz_compat.group_or_empty(idata, "sample_stats")
     if "weight_draw" not in stats or stats["weight_draw"].size != n_draws:
         raise ValueError(
             f"sample_stats must contain 'weight_draw' for each posterior draw, because the release has "

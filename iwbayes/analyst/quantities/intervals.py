@@ -27,12 +27,11 @@ def intervals(
     ----------
     posteriors : arviz.InferenceData, xarray.DataTree, pandas.DataFrame, or dict of str to these
         Results of :func:`~iwbayes.fit`, :func:`~iwbayes.slopes`, :func:`~iwbayes.odds_ratios` or ``pm.sample``, for
-        example. A dict names several of them, such as ``{"private rows": idata, "released": other}``. A table
-        holds estimates of another kind: one row for each coefficient, with columns ``mean``, ``lower`` and ``upper``
-        and the coefficient's name as index or in a column ``coefficient``. Its numbers are kept.
+        example. A dict names several of them, such as ``{"private rows": idata, "released": other}``. A table of other
+        estimates has one row for each coefficient, named by the index or a column ``coefficient``, and columns
+        ``mean``, ``lower`` and ``upper``, which are kept.
     var_names : str or sequence of str, optional
-        Variables of the posteriors, all by default. In contrast to ``az.summary(idata, var_names=...)``, which leaves
-        out the variable ``not_calibrated``, the table says of each scalar whether it is calibrated.
+        Variables of the posteriors, all by default.
     prob : float
         Probability of the equal-tailed intervals, in (0, 1).
 
@@ -41,8 +40,8 @@ def intervals(
     pandas.DataFrame
         Columns ``mean``, ``lower``, ``upper`` and ``calibrated``: True or False as the calibration of the posterior
         says, and missing if it says nothing, as for private rows. The index ``coefficient`` has flat names, such as
-        ``b`` and ``c[level]``. For a dict the index is ``method`` and ``coefficient``, so that
-        ``table["mean"].unstack("method")`` puts the posteriors side by side.
+        ``c[level]``; for a dict it is ``method`` and ``coefficient``, so that ``table["mean"].unstack("method")`` puts
+        the posteriors side by side.
 
     Raises
     ------
@@ -51,17 +50,12 @@ def intervals(
     ValueError
         If prob is out of range, var_names are unknown, or a table lacks a column or names a coefficient twice.
 
-    See Also
-    --------
-    iwbayes.plots.forest : The same numbers as a figure.
-
     Examples
     --------
     With ``release`` as in the example of :func:`~iwbayes.publish`:
 
     >>> idata = iw.fit("y ~ x", release, calibrate="none", draws=200, random_seed=1)
-    >>> table = iw.intervals({"unweighted": idata})
-    >>> list(table.index)
+    >>> list(iw.intervals({"unweighted": idata}).index)
     [('unweighted', 'Intercept'), ('unweighted', 'x')]
     """
     checks.share("prob", prob, "Use 0.9 for a 90 % interval.")

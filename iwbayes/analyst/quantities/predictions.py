@@ -48,13 +48,13 @@ def predictions(
         Rows to predict, with all predictors of the formula; other columns are ignored. With `conditional`, the release
         that was fitted.
     conditional : str, sequence of str or dict, optional
-        Columns that vary in the grid. A column with levels takes all levels, and a number takes 50 values over its
-        range (fewer for whole numbers with a small range). A dict sets other values by name, with None for the default:
-        ``{"age": [20, 40, 60], "group": None}``. Other numeric columns are fixed at the weighted mean of the rows of
-        the release (rounded for whole numbers), and other columns with levels at the level with the largest weight.
+        Columns that vary in the grid: over all levels, or over 50 values in the range of a number (fewer for whole
+        numbers with a small range). A dict sets other values by name, with None for the default:
+        ``{"age": [20, 40, 60], "group": None}``. Other numbers are fixed at their weighted mean in the release (rounded
+        for whole numbers), and other columns with levels at the level with the largest weight.
     kind : {"mean", "response", "linear"}, default "mean"
-        "mean": E[y | x]. For bernoulli this is the probability of the second level, for categorical the probability of
-        each level. "response": responses drawn from the family at each posterior draw; responses with levels are codes.
+        "mean": E[y | x], for bernoulli the probability of the second level, for categorical that of each level.
+        "response": responses drawn from the family at each posterior draw; responses with levels are codes.
         "linear": linear predictors, for categorical one per level except the first.
     random_seed : int, numpy.random.Generator or None
         Seed or generator for kind="response".
@@ -63,39 +63,35 @@ def predictions(
     -------
     arviz.InferenceData or xarray.DataTree
         Group ``posterior`` (``predictions`` for kind="response") with a variable named as the response. Its dimensions
-        are chain, draw, row (counted from 0). For a categorical response, "mean" adds ``<response>_dim`` and "linear"
-        adds ``<response>_reduced_dim`` with the levels. The predictors of each row are coordinates of ``row``. The
-        attributes are ``formula``, ``family``, ``kind``, ``conditional``, ``levels`` (levels of the response, if any),
-        ``calibration`` (method of the fit, or "none") and ``verdict``. If the fit was calibrated, the group
-        ``calibration`` judges each prediction by its own influence function; see :func:`~iwbayes.comparisons`.
+        are chain, draw, row (counted from 0, with the predictors as coordinates), and for a categorical response its
+        levels as ``<response>_dim`` ("mean") or ``<response>_reduced_dim`` ("linear"). The attributes are ``formula``,
+        ``family``, ``kind``, ``conditional``, ``levels`` (of the response, if any), ``calibration`` (method of the fit,
+        or "none") and ``verdict``. If the fit was calibrated, the group ``calibration`` judges each prediction by its
+        own influence function.
 
     Raises
     ------
     TypeError, ValueError
         If an argument is invalid; if the draws do not come from `fit` or belong to a different release; if new rows
         lack columns or cells, are outside the bounds of the schema, or have levels or combinations of levels that did
-        not occur in the fit; if the formula cannot be evaluated on the new rows, for example because a function depends
-        on all rows; or if the grid has more than 10,000 rows.
+        not occur in the fit; if a function of the formula depends on all rows; or if the grid exceeds 10,000 rows.
 
     Notes
     -----
-    Transformations are the ones of the fit, never computed from `newdata`. Intervals of the mean are as reliable as
-    intervals of the coefficients. Predicted responses add the variance of the family, which is right only if the family
-    is right. If the response of the formula is an expression such as ``np.log(y)``, predictions are on that scale. Rows
-    are treated as fixed. Names and arguments follow ``bambi.interpret.predictions`` (Capretto et al., Journal of
-    Statistical Software 103, 2022).
+    Transformations are the ones of the fit, never computed from `newdata`, and rows are treated as fixed. If the
+    response of the formula is an expression such as ``np.log(y)``, predictions are on that scale. Intervals of the mean
+    are as reliable as those of the coefficients; predicted responses add the variance of the family, which is right
+    only if the family is. Names follow ``bambi.interpret.predictions`` (Capretto et al., Journal of Statistical
+    Software 103, 2022).
 
     Examples
     --------
     With ``release`` as in the example of :func:`~iwbayes.publish`:
 
-    >>> import pandas as pd
     >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
-    >>> found = iw.predictions(idata, pd.DataFrame({"x": [-1.0, 0.0, 1.0], "z": [0.0, 0.0, 0.0]}))
-    >>> found["posterior"]["y"].shape
+    >>> iw.predictions(idata, pd.DataFrame({"x": [-1.0, 0.0, 1.0], "z": 0.0}))["posterior"]["y"].shape
     (4, 250, 3)
-    >>> grid = iw.predictions(idata, release, conditional={"x": [-1.0, 1.0]})
-    >>> grid["posterior"]["y"].shape
+    >>> iw.predictions(idata, release, conditional={"x": [-1.0, 1.0]})["posterior"]["y"].shape
     (4, 250, 2)
     """
     checks.one_of("kind", kind, KINDS)
@@ -112,12 +108,12 @@ def predictions(
     frame = design.ready(newdata)
     x = design.matrix(frame)
     with one_blas_thread():
-        eta = np.tensordot(design.coefficients(posterior), x, axes=(1, 1)).transpose(1, 0, 2)
+        beta = design.coefficients(posterior)
         if kind == "response":
-            sigma = design.auxiliary_draws(posterior)
-            values = design.family.draw(eta, sigma, np.random.default_rng(random_seed))[None]
+            sigma, rng = design.auxiliary_draws(posterior), np.random.default_rng(random_seed)
+            values = design.family.draw(_evaluated(design, beta, x, "linear"), sigma, rng)[None]
         else:
-            values = eta if kind == "linear" else design.family.mean(eta)
+            values = _evaluated(design, beta, x, kind)
     dataset = _labelled(design, posterior, values, kind, frame)
     groups = {"predictions" if kind == "response" else "posterior": dataset}
     if (of_fit := fit_record(idata)) is not None:
@@ -127,32 +123,32 @@ def predictions(
     return arviz_compat.make(groups, dataset.attrs)
 
 
+def _evaluated(design: DesignSpec, beta: Array, x: Array, kind: str) -> Array:
+    """Return linear predictors, or means, (outcome, draw, row) for beta (draw, column, predictor)."""
+    eta = np.tensordot(beta, x, axes=(1, 1)).transpose(1, 0, 2)
+    return eta if kind == "linear" else design.family.mean(eta)
+
+
 def _judged(
     design: DesignSpec, posterior: xr.Dataset, of_fit: xr.Dataset, found: xr.DataArray, x: Array, kind: str
 ) -> xr.Dataset:
-    """Return the record of predictions at the rows of a matrix x (row, column).
-
-    New responses depend on the whole distribution: they are judged as their means are, and as the scale.
-    """
+    """Return the record of predictions at the rows x (row, column); new responses are also judged as the scale is."""
     theta, shape = design.pack(posterior), design.coefficients(posterior)[0].shape
 
     def values(points: Array) -> Array:
-        eta = np.tensordot(points[:, : math.prod(shape)].reshape(-1, *shape), x, axes=(1, 1)).transpose(1, 0, 2)
-        return np.moveaxis(eta if kind == "linear" else design.family.mean(eta), 0, -1).reshape(len(points), -1)
+        beta = points[:, : math.prod(shape)].reshape(-1, *shape)
+        return np.moveaxis(_evaluated(design, beta, x, kind), 0, -1).reshape(len(points), -1)
 
     gradient = gradient_of(values, theta.mean(axis=0), theta.std(axis=0))
     sd = np.sqrt(np.einsum("ij,jk,ik->i", gradient, np.atleast_2d(np.cov(theta, rowvar=False)), gradient))
-    labels: list[Sequence[Any]] = [range(len(x))]
-    if len(sd) > len(x):
-        labels += list(outcome_coords(design, linear=kind == "linear").values())
+    labels: list[Sequence[Any]] = [range(len(x)), *outcome_coords(design, linear=kind == "linear").values()]
     names = [f"{found.name}[{', '.join(map(str, at))}]" for at in itertools.product(*labels)]
     record = derived_record(names, gradient, sd, of_fit)
     own = of_fit["calibrated"].to_numpy()[len(theta[0]) - (design.auxiliary is not None) :]
     if kind == "response" and not own.all():
-        why = [f"new responses depend on {design.auxiliary}, which is not calibrated; see diagnose(release, idata)."]
+        why = f"new responses depend on {design.auxiliary}, which is not calibrated; see diagnose(release, idata)."
         # the reasons of their means stay
-        of_means, of_fit_too = (record.attrs[name].split("\n") for name in ("reasons", "reasons_of_fit"))
-        said = [[*filter(None, lines), *why] for lines in (of_means, of_fit_too)]
+        said = [[*filter(None, record.attrs[name].split("\n")), why] for name in ("reasons", "reasons_of_fit")]
         record = with_verdict(record, Judgement(np.zeros(len(names), dtype=bool), *said))
     return record
 

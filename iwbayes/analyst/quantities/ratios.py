@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from iwbayes.analyst.calibration.derived import derived_attributes, of_parameter
 from iwbayes.analyst.calibration.marks import NOT_CALIBRATED
 from iwbayes.analyst.quantities.fitted_rows import fit_record, fitted_posterior
 from iwbayes.models.families import FAMILIES
+from iwbayes.utils import checks
 
 #: Name of the exponential of a coefficient, by family.
 RATIOS = {name: family.ratio for name, family in FAMILIES.items() if family.ratio}
@@ -34,8 +34,7 @@ def odds_ratios(
         Result of :func:`~iwbayes.fit` with family "bernoulli" (odds ratios), "categorical" (relative risk ratios:
         odds of a level against the first level) or "poisson" (rate ratios).
     units : dict of str to float, optional
-        Difference of a term for which its ratio is computed, by the name of the term: ``{"age": 10}`` gives the ratio
-        for ten years. The default is 1.
+        Difference for which the ratio is computed, by term: ``{"age": 10}`` for ten years. The default is 1.
 
     Returns
     -------
@@ -48,19 +47,14 @@ def odds_ratios(
     ------
     TypeError, ValueError
         If the draws do not come from `fit`; if the family is gaussian, whose coefficients are differences; if the
-        formula has no terms; if a unit is not a number, is zero, or belongs to a term with several coefficients
-        (levels, polynomials, splines).
+        formula has no terms; if a unit is not a number, is zero, or belongs to a term with several coefficients.
 
     Notes
     -----
-    The coefficient of an interaction ``a:b`` becomes a ratio of ratios. With interactions, powers or splines a column
-    has no single ratio: compare two rows with :func:`~iwbayes.predictions`, or averages with
-    :func:`~iwbayes.comparisons`. Intervals are the exponentials of the intervals of the coefficients, with the same
-    coverage.
-
-    References
-    ----------
-    McCullagh & Nelder, Generalized Linear Models, 2nd edition, Chapman & Hall (1989), chapters 4 to 6.
+    An interaction ``a:b`` becomes a ratio of ratios. With interactions, powers or splines a column has no single ratio:
+    compare two rows with :func:`~iwbayes.predictions`, or averages with :func:`~iwbayes.comparisons`. Intervals are the
+    exponentials of those of the coefficients, with the same coverage. See McCullagh & Nelder, Generalized Linear Models
+    (1989), chapters 4 to 6.
 
     Examples
     --------
@@ -68,10 +62,8 @@ def odds_ratios(
 
     >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
     >>> found = iw.odds_ratios(idata, units={"x": 2})
-    >>> list(found["posterior"].data_vars)
-    ['x', 'z']
-    >>> found["posterior"].attrs["ratio"]
-    'odds ratio'
+    >>> list(found["posterior"].data_vars), found["posterior"].attrs["ratio"]
+    (['x', 'z'], 'odds ratio')
     """
     posterior, of_fit = fitted_posterior(idata), fit_record(idata)
     attrs = derived_attributes(None, posterior.attrs)
@@ -121,7 +113,7 @@ def _checked_units(units: Any, posterior: xr.Dataset, names: list[str]) -> dict[
     if unknown:
         raise ValueError(f"units must name terms of the formula; got {unknown}. Use names from {names}.")
     for name, unit in units.items():
-        if isinstance(unit, bool) or not isinstance(unit, Real):
+        if not checks.is_real(unit):
             raise TypeError(f"the unit of {name!r} must be a number; got {unit!r}. Use 10, for example.")
         if not math.isfinite(float(unit)) or unit == 0:
             raise ValueError(f"the unit of {name!r} must be finite and not zero; got {unit!r}. Omit it to use 1.")

@@ -36,10 +36,9 @@ def slopes(
 ) -> arviz_compat.ArvizObject:
     """Compute average slopes of the mean response in numeric predictors, over the weighted rows of a release.
 
-    The slope at a row is the derivative d E[y | x] / d x, with the other predictors at the values of the row. Whole
-    numbers are treated as numbers, unless the formula puts them in ``C(...)``. For predictors with levels use
-    :func:`~iwbayes.comparisons`. For a categorical response E[y | x] are the probabilities of its levels, and their
-    slopes sum to zero.
+    The slope at a row is the derivative d E[y | x] / d x, with the other predictors at the values of the row. For a
+    categorical response E[y | x] are the probabilities of its levels, and their slopes sum to zero. For predictors
+    with levels use :func:`~iwbayes.comparisons`.
 
     Parameters
     ----------
@@ -49,13 +48,14 @@ def slopes(
         The release that was fitted. If `fit` had different weights, for example from
         :func:`~iwbayes.noise_aware_weights`, pass ``dataclasses.replace(release, weights=...)``.
     wrt : str or sequence of str, optional
-        Numeric predictors of the formula ("with respect to"). By default all of them.
+        Numeric predictors ("with respect to"), also whole numbers outside ``C(...)``. By default all of them.
     by : str, optional
-        Categorical, Binary, Integer or Date column of the release. Slopes are averaged within its levels. Rows in which
-        it is missing are left out.
+        Categorical, Binary, Integer or Date column of the release, within whose levels slopes are averaged. Rows in
+        which it is missing are left out.
     rows : {"random", "fixed"}, default "random"
-        Whether the average is over the population of the private rows ("random"), or over these weighted rows
-        ("fixed"); see the notes.
+        Whether the average is over the population of the private rows, whose difference from the rows is drawn for each
+        draw of the coefficients (see "Averages over random rows" on the theory page), or over these weighted rows,
+        treated as known, so that intervals contain only the uncertainty of the coefficients.
     random_seed : int, numpy.random.Generator or None
         Seed or generator for ``rows="random"``.
 
@@ -77,19 +77,10 @@ def slopes(
 
     Notes
     -----
-    Slopes use the design matrix of the fit, so interactions, powers and splines are included. Columns of the design
-    matrix are differentiated by one central difference, and the inverse link in closed form.
-
-    With ``rows="fixed"`` the slope is the average over these weighted rows, which are treated as known: the intervals
-    contain only the uncertainty of the coefficients. With ``rows="random"`` it is the average over the population of
-    the private rows, whose difference from the rows is drawn for each draw of the coefficients; "Averages over random
-    rows" on the theory page derives its distribution. With several weight draws, each posterior draw is averaged with
-    its own weight draw.
-
-    References
-    ----------
-    Bartus, Estimation of marginal effects using margeff, Stata Journal 5 (2005); Dowd, Greene & Norton, Computation of
-    standard errors, Health Services Research 49 (2014).
+    Interactions, powers and splines are included: columns of the design matrix are differentiated by one central
+    difference, and the inverse link in closed form (Bartus, Stata Journal 5, 2005; Dowd, Greene & Norton, Health
+    Services Research 49, 2014). With several weight draws, each posterior draw is averaged with its
+    own weight draw.
 
     Examples
     --------
@@ -97,35 +88,25 @@ def slopes(
 
     >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
     >>> found = iw.slopes(idata, release, wrt="x", random_seed=1)
-    >>> found["posterior"]["x"].shape
-    (4, 250)
-    >>> found["posterior"].attrs["noise_included"]
-    'yes'
+    >>> found["posterior"]["x"].shape, found["posterior"].attrs["noise_included"]
+    ((4, 250), 'yes')
     """
     fitted = FittedRows.of(idata, release)
-    names = _numeric(fitted, wrt)
+    if wrt is None:
+        wrt = [name for name in fitted.recorded.predictors if fitted.levels(name) is None]
+        if not wrt:
+            raise ValueError(
+                f"slopes needs a numeric predictor; {fitted.recorded.formula!r} has none. Use comparisons for levels."
+            )
+    names = list(fitted.asked(wrt, "wrt", values=False))
+    if with_levels := [name for name in names if fitted.levels(name) is not None]:
+        raise ValueError(
+            f"wrt must name numeric columns; {with_levels} have levels. Use comparisons for these columns."
+        )
     x = fitted.recorded.matrix(fitted.distinct)
     changes = np.stack([column_slopes(fitted.recorded, fitted.distinct, name) for name in names], axis=1)
     quantity = _Slopes([Variable(name) for name in names], fitted.recorded.family, x, changes)
     return average(fitted, quantity, by=by, rows=rows, random_seed=random_seed)
-
-
-def _numeric(fitted: FittedRows, wrt: str | Sequence[str] | None) -> list[str]:
-    """Return the names of the predictors whose slopes are requested."""
-    if wrt is None:
-        names = [name for name in fitted.recorded.predictors if fitted.levels(name) is None]
-        if not names:
-            raise ValueError(
-                f"slopes needs a numeric predictor; {fitted.recorded.formula!r} has none. Use comparisons for levels."
-            )
-        wrt = names
-    names = list(fitted.asked(wrt, "wrt", values=False))
-    with_levels = [name for name in names if fitted.levels(name) is not None]
-    if with_levels:
-        raise ValueError(
-            f"wrt must name numeric columns; {with_levels} have levels. Use comparisons for these columns."
-        )
-    return names
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,11 +120,7 @@ class _Slopes:
     logarithms: bool = False
 
     def average(self, beta: Array, shares: Array) -> Array:
-        """See `averages.Quantity`.
-
-        First average the gradient of the mean in the linear predictors times the changes of the design matrix, then
-        multiply by the coefficients.
-        """
+        """See `averages.Quantity`. Coefficients multiply averages of the mean's gradient times the matrix's changes."""
 
         def factors(rows: slice) -> Array:
             return (shares[rows, :, None, None] * self.changes[rows, None]).reshape(rows.stop - rows.start, -1)
@@ -165,10 +142,9 @@ class _Slopes:
 def column_slopes(design: DesignSpec, frame: pd.DataFrame, name: str) -> Array:
     """Differentiate the design matrix in a numeric column of a table: shape (row, column of the design matrix).
 
-    Each entry is one central difference, exact up to rounding for straight lines and parabolas. Points stay within the
-    range of the rows, because splines and logarithms may be undefined beyond it: at its ends the slope is that of the
-    parabola through the three closest points. At a kink it is the mean of the slopes on both sides. Raises ValueError
-    if a column of the design matrix changes by steps.
+    One central difference is exact up to rounding for lines and parabolas, and at a kink the mean of both slopes.
+    Points stay within the range of the rows, because splines and logarithms may be undefined beyond it: at its ends the
+    slope is that of the parabola through the three closest points. ValueError if a column changes by steps.
     """
     _check_smooth(design, name)
     x = frame[name].to_numpy(dtype=np.float64)

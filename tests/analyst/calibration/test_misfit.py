@@ -381,7 +381,7 @@ def test_what_the_rows_miss_is_part_of_weighted_means(release):
     far = missing(release, 0.5)
     found = []
     for given in (replace(release, weights=without_test(release)), far):
-        sample = weighted_sample(given, rows, "row")
+        sample = weighted_sample(given, rows)
         found.append(sample.covariance(influence - sample.mean(influence)))
     measurement, shares = far.weights.measurement, far.weights.values / far.weights.values.sum()
     phi = measurement.features.transform(far.synthetic.frame)[:, measurement.tilt_columns]

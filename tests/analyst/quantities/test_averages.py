@@ -16,11 +16,11 @@ import iwbayes as iw
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, calibrate_normal
 from iwbayes.analyst.released_tilt import ReleasedTilt
-from iwbayes.coverage import coverage_study
 from iwbayes.models.weighted_rows import WeightedRows
 from iwbayes.release.weights import Weights
 from iwbayes.schema import Binary, Real, Schema
 from iwbayes.tables import SyntheticTable
+from iwbayes.validation import coverage_study
 
 RELEASE = make_release(n=80)
 FRAME = RELEASE.synthetic.frame
