@@ -66,11 +66,6 @@ PRIVATE, UNWEIGHTED, WEIGHTED, CALIBRATED = METHODS = (
     "weighted, uncalibrated",
     "weighted, calibrated",
 )
-_FITS: dict[str, dict[str, Any]] = {
-    UNWEIGHTED: {"calibrate": "none"},
-    WEIGHTED: {"calibrate": "none"},
-    CALIBRATED: {"calibrate": "auto"},
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,13 +86,7 @@ class DemoResult:
     files: dict[str, Path]
 
     def contained(self) -> pd.DataFrame:
-        """Return whether each method's interval contains the private estimate.
-
-        Returns
-        -------
-        pandas.DataFrame of bool
-            Indexed by model and coefficient, one column for each method except the private one.
-        """
+        """Return whether each method's interval contains the private estimate, by model and coefficient (rows)."""
         wide = self.table.pivot(index=["model", "coefficient"], columns="method")
         target = wide["mean"][PRIVATE]
         return pd.DataFrame(
@@ -193,11 +182,12 @@ def run_demo(
         with clock(f"private rows: {model}"):
             estimate = _private_estimate(formula, private.frame, private.schema, family)
         tables.append(estimate.assign(model=model, method=PRIVATE))
-        for method, options in _FITS.items():
+        for method in METHODS[1:]:
+            how = "auto" if method == CALIBRATED else "none"
             with clock(f"{method}: {model}"), warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", CalibrationWarning)
                 of = release.unweighted() if method == UNWEIGHTED else release
-                posterior = _fit(formula, of, family=family, random_seed=seed, **options)
+                posterior = _fit(formula, of, family=family, random_seed=seed, calibrate=how)
             messages += [
                 f"{model}: {' '.join(str(w.message).split())}" for w in caught if w.category is CalibrationWarning
             ]

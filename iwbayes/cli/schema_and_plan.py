@@ -62,29 +62,23 @@ type = "binary"
 levels = ["no", "yes"]  # as written in the file; models count the second level as success
 """
 
-Epsilon = Annotated[float, typer.Option(help="Privacy budget epsilon.", show_default=False)]
-Delta = Annotated[float, typer.Option(help="Privacy budget delta.", show_default=False)]
+Epsilon = Annotated[float, typer.Option(help="Privacy budget epsilon.")]
+Delta = Annotated[float, typer.Option(help="Privacy budget delta.")]
 Adjacency = Annotated[str, typer.Option(help="Neighbouring tables: replace-one or zero-out.")]
 Share = Annotated[float, typer.Option(help="Share of epsilon for the generator.")]
 OnUndeclared = Annotated[
     str, typer.Option(help="Treatment of cells that do not fit the schema: refuse, missing or other.")
 ]
 ForModel = Annotated[
-    list[str] | None,
-    typer.Option(help='Regression that analysts will fit, such as "y ~ x + z"; may be repeated.', show_default=False),
+    list[str] | None, typer.Option(help='Regression that analysts will fit, such as "y ~ x + z"; may be repeated.')
 ]
-Response = Annotated[
-    str | None, typer.Option(help="Column whose regression on all other columns analysts will fit.", show_default=False)
-]
-ModelFamily = Annotated[
-    str | None, typer.Option(help="Family of the named models whose response is a whole number.", show_default=False)
-]
+Response = Annotated[str | None, typer.Option(help="Column whose regression on all other columns analysts will fit.")]
+ModelFamily = Annotated[str | None, typer.Option(help="Family of the named models whose response is a whole number.")]
 
 
 @app.command(epilog="Examples:\n\n\b\n  iwbayes schema > people.toml\n  iwbayes schema people.toml")
 def schema(
-    file: Annotated[Path | None, typer.Argument(help="Schema file to check (TOML).", show_default=False)] = None,
-    debug: Debug = False,
+    file: Annotated[Path | None, typer.Argument(help="Schema file to check (TOML).")] = None, debug: Debug = False
 ) -> None:
     """Check and show a schema, or print a template.
 
@@ -108,10 +102,8 @@ def schema(
 )
 def plan(
     schema: SchemaFile,
-    n: Annotated[int, typer.Option("--n", help="Number of private rows.", show_default=False)],
-    epsilon: Annotated[
-        list[float], typer.Option(help="Privacy budget epsilon; may be repeated with --formula.", show_default=False)
-    ],
+    n: Annotated[int, typer.Option("--n", help="Number of private rows.")],
+    epsilon: Annotated[list[float], typer.Option(help="Privacy budget epsilon; may be repeated with --formula.")],
     delta: Delta,
     for_model: ForModel = None,
     response: Response = None,
@@ -119,21 +111,16 @@ def plan(
     adjacency: Adjacency = "replace-one",
     on_undeclared: OnUndeclared = "refuse",
     formula: Annotated[
-        str | None,
-        typer.Option(help='Simulate the interval lengths of this regression, such as "y ~ x + z".', show_default=False),
+        str | None, typer.Option(help='Simulate the interval lengths of this regression, such as "y ~ x + z".')
     ] = None,
     family: Annotated[
-        str | None,
-        typer.Option(help="Family of the formula and of the named models, as in iwbayes fit.", show_default=False),
+        str | None, typer.Option(help="Family of the formula and of the named models, as in iwbayes fit.")
     ] = None,
     like: Annotated[
         Path | None,
-        typer.Option(
-            help="PUBLIC rows to simulate from (CSV or Parquet), or an earlier release. Never private rows.",
-            show_default=False,
-        ),
+        typer.Option(help="PUBLIC rows to simulate from (CSV or Parquet), or an earlier release. Never private rows."),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the simulations.", show_default=False)] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the simulations.")] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:

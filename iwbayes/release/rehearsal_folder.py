@@ -36,27 +36,14 @@ class RehearsalsError(ValueError):
 
 @dataclass(frozen=True)
 class RehearsalFacts:
-    """Facts that all rehearsals of a run share; their folder stores them in ``facts.json``.
+    """Facts that all rehearsals of a run share; their folder stores them in ``facts.json``."""
 
-    Parameters
-    ----------
-    release : str
-        `release_digest` of the replayed release.
-    random_seed : int
-        Seed of the run. It and the number i alone determine rehearsal i.
-    generator : str
-        Name of the generator that was run again; empty if the rows of the release were kept unchanged.
-    n_synthetic : int
-        Number of synthetic rows per rehearsal.
-    misfit : float
-        Estimated mean square error of the release's weighted rows in an unmeasured direction of variance one; NaN if
-        it measured no features. Each replay stores its own value; rehearsals miss the excess of this value over those.
-    """
-
-    release: str
-    random_seed: int
-    generator: str
-    n_synthetic: int
+    release: str  # `release_digest` of the replayed release
+    random_seed: int  # it and the number i alone determine rehearsal i
+    generator: str  # the generator that was run again; empty if the rows of the release were kept unchanged
+    n_synthetic: int  # synthetic rows per rehearsal
+    #: Mean square error of the release's weighted rows in an unmeasured direction of variance one; NaN if no features
+    #: were measured. Each replay stores its own value; rehearsals miss the excess of this value over those.
     misfit: float
 
 

@@ -52,7 +52,8 @@ def rehearse(
 
     Each rehearsal draws as many rows as there were private rows, in proportion to the weights, and publishes them with
     the settings of the release and seeded noise. The rehearsals work for every model: pass them to `calibrate` or
-    `fit`. They use the release only, and cost no privacy.
+    `fit`. They use the release only, and cost no privacy. The method is related to the replicate weights of survey
+    statistics (Rao & Wu 1988) and to the parametric bootstrap (Efron & Tibshirani 1993).
 
     Parameters
     ----------
@@ -95,11 +96,6 @@ def rehearse(
     UserWarning
         If the run was interrupted after at least 10 rehearsals, which are then returned; or if up to a tenth of the
         replays failed.
-
-    Notes
-    -----
-    The noise of the replays is seeded, so their ledgers certify nothing. The method is related to the replicate weights
-    of survey statistics (Rao & Wu 1988) and to the parametric bootstrap (Efron & Tibshirani 1993).
 
     Examples
     --------

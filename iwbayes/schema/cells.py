@@ -52,7 +52,7 @@ def numbers(values: pd.Series) -> NDArray[np.float64]:
 
 
 def indices(values: pd.Series, levels: Sequence[Any]) -> NDArray[np.int64]:
-    """Return the position of each cell among the levels, or -1. Compare text as text, and other cells as numbers."""
+    """Return the position of each cell among the levels, or -1; text is compared as text, other cells as numbers."""
     if isinstance(levels[0], str):
         cells = map(_plain, values.to_numpy(dtype=object))
         named = {level: index for index, level in enumerate(levels)}

@@ -75,7 +75,7 @@ class Column:
         return np.column_stack([scaled, absent]) if self.missing else scaled[:, None]
 
     def _integers(self, numbers: NDArray[Any], absent: NDArray[np.bool_]) -> pd.Series:
-        """Return whole numbers as int64, or as Int64 if missing cells are declared."""
+        """Return int64, or Int64 if missing cells are declared."""
         if not self.missing:
             return pd.Series(numbers.astype(np.int64), name=self.name)
         whole = np.where(absent, 0, numbers).astype(np.int64)

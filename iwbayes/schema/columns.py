@@ -39,6 +39,10 @@ class _Numeric(Column):
     def _backward(self, values: Array) -> Array:
         return np.expm1(values) if self.transform == "log1p" else values
 
+    def _scale(self) -> Array:
+        """Return the bounds on the scale of the encoding, shape (2,)."""
+        return self._forward(np.array([self.lower, self.upper], dtype=np.float64))
+
     def _check_bounds(self) -> None:
         self._check_name()
         for side in (self.lower, self.upper):
@@ -72,21 +76,21 @@ class _Numeric(Column):
         return pd.Series(numbers, name=self.name)
 
     def conform(self, values: pd.Series) -> pd.Series:
-        """Check and clip the values; float64 for `Real`, otherwise int64, or Int64 if missing cells are declared."""
+        """Check and clip the values."""
         return self._canonical(self._numbers(values))
 
     def admit(self, values: pd.Series, on_undeclared: str) -> pd.Series:
         return self._canonical(np.clip(cells.numbers(values), self.lower, self.upper))
 
     def encode(self, values: pd.Series) -> Array:
-        """Scale the values from their bounds to [-1/2, 1/2]; a missing cell is 0, and its indicator is 1."""
+        """Scale the values from their bounds to [-1/2, 1/2]."""
         numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
-        low, high = self._forward(np.array([self.lower, self.upper], dtype=np.float64))
+        low, high = self._scale()
         scaled = np.clip((self._forward(numbers) - low) / (high - low) - 0.5, -0.5, 0.5)
         return self._with_indicator(scaled)
 
     def decode(self, features: Array) -> pd.Series:
-        low, high = self._forward(np.array([self.lower, self.upper], dtype=np.float64))
+        low, high = self._scale()
         scaled = np.clip(features[:, 0] + 0.5, 0.0, 1.0)
         numbers = np.clip(self._backward(low + scaled * (high - low)), self.lower, self.upper)
         return self._canonical(np.where(features[:, 1] >= 0.5, np.nan, numbers) if self.missing else numbers)
@@ -106,11 +110,6 @@ class Real(_Numeric):
         "log1p" encodes log(1 + value), for skewed columns; it requires ``lower > -1``.
     missing : bool, default False
         Whether missing cells are allowed. They are encoded by a separate indicator.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is invalid, or the bounds are too close or too far apart for floating-point arithmetic.
 
     Examples
     --------
@@ -134,7 +133,7 @@ class Real(_Numeric):
             raise ValueError(f"{self.name}: transform must be None or 'log1p'; got {self.transform!r}.")
         if self.transform == "log1p" and self.lower <= -1:
             raise ValueError(f"{self.name}: transform 'log1p' requires lower > -1; got {self.lower}.")
-        low, high = self._forward(np.array([self.lower, self.upper]))
+        low, high = self._scale()
         if not 0 < float(high) - float(low) < math.inf:
             raise ValueError(
                 f"{self.name}: bounds [{self.lower}, {self.upper}] are too close or too far apart for "
@@ -144,9 +143,6 @@ class Real(_Numeric):
 
 class _Whole(_Numeric):
     """Base class of `Integer` and `Date`: int64, or Int64 if missing cells are declared."""
-
-    lower: int
-    upper: int
 
     def _canonical(self, numbers: Array) -> pd.Series:
         return self._integers(np.round(numbers), np.isnan(numbers))
@@ -161,20 +157,9 @@ class Integer(_Whole):
     name : str
         Column name.
     lower, upper : int
-        Public bounds, inclusive. Values outside are clipped to them.
+        Public bounds, inclusive, at most 2**53 in absolute value. Values outside are clipped to them.
     missing : bool, default False
         Whether missing cells are allowed. They are encoded by a separate indicator.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is invalid, or a bound is beyond 2**53.
-
-    Examples
-    --------
-    >>> visits = Integer("visits", 0, 20)
-    >>> visits.conform(pd.Series([3, 57])).tolist()  # values outside the bounds are clipped
-    [3, 20]
     """
 
     name: str
@@ -232,18 +217,10 @@ class _Levels(Column):
         self._check_missing(absent)
         if isinstance(values.dtype, pd.CategoricalDtype) and list(values.cat.categories) == list(self.levels):
             return self.from_codes(values.cat.codes.to_numpy(dtype=np.int64))  # already in canonical form
-        if self.levels == (0, 1) and type(self.levels[0]) is int and str(values.dtype).lower() == "int64":
-            numbers = values.to_numpy(dtype=np.int64, na_value=0)
-            if np.isin(numbers, (0, 1)).all():
-                return self.from_codes(np.where(absent, -1, numbers))  # the numbers are the codes
         table = {level: code for code, level in enumerate(self.levels)}
-        try:
-            if isinstance(values.dtype, pd.StringDtype):  # all text: look up each distinct value once
-                own, texts = pd.factorize(values)
-                found = np.array([*(table.get(text, -1) for text in texts), -1], dtype=np.int64)
-                codes = found[own]
-            else:  # True equals 1, as in Python
-                codes = np.fromiter((table.get(cell, -1) for cell in values.astype(object)), np.int64, len(values))
+        try:  # look up each distinct cell once; True equals 1, as in Python
+            own, distinct = pd.factorize(values)
+            codes = np.array([*(table.get(each, -1) for each in distinct), -1], dtype=np.int64)[own]
         except Exception:  # a cell that cannot be hashed, such as a list; cells of unknown classes may raise anything
             raise TypeError(
                 f"column {self.name!r} (dtype {dtype_name(values)}) has cells that cannot be levels. Recode the "
@@ -285,11 +262,6 @@ class Binary(_Levels):
     missing : bool, default False
         Whether missing cells are allowed. They are encoded by a separate indicator.
 
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is invalid, or there are not exactly two distinct levels.
-
     Examples
     --------
     >>> insured = Binary("insured", ["no", "yes"])
@@ -308,14 +280,14 @@ class Binary(_Levels):
             raise ValueError(f"{self.name}: Binary takes 2 levels; got {len(self.levels)}. For more, use Categorical.")
 
     def from_codes(self, codes: NDArray[np.int64]) -> pd.Series:
-        """Return canonical values: whole numbers for the levels 0 and 1, otherwise a pandas categorical."""
+        """Return whole numbers for the levels 0 and 1, otherwise a pandas categorical."""
         if self.levels != (0, 1) or isinstance(self.levels[0], bool):
             return super().from_codes(codes)
         codes = np.asarray(codes, dtype=np.int64)
         return self._integers(codes, codes < 0)
 
     def encode(self, values: pd.Series) -> Array:
-        """Encode the first level as -1/2 and the second as +1/2; a missing cell is 0, and its indicator is 1."""
+        """Encode the first level as -1/2 and the second as +1/2."""
         codes = self.codes(values)
         return self._with_indicator(np.where(codes < 0, np.nan, codes - 0.5))
 
@@ -339,11 +311,6 @@ class Categorical(_Levels):
         The levels, at least two. The first is the reference level of a regression.
     missing : bool, default False
         Whether missing cells are allowed. They are encoded by an additional indicator of the block.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is invalid, or there are fewer than two distinct levels.
 
     Examples
     --------

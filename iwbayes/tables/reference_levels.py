@@ -40,8 +40,8 @@ class RareReference:
 def rare_references(table: SyntheticTable, weights: Array, names: Sequence[str] | None = None) -> list[RareReference]:
     """Return the columns of a table whose first level is rare among the rows with these weights, shape (row,).
 
-    `names` are the parameters of a regression, such as ``race[White]``; then only columns with such parameters count. A
-    column with two levels is left out, because its one coefficient only changes its sign with the order.
+    With `names`, the parameters of a regression such as ``race[White]``, only columns with such parameters count. With
+    two levels, the order changes the sign of the one coefficient only.
     """
     found = []
     for column in table.schema:

@@ -113,10 +113,7 @@ def pack_arrays(arrays: Mapping[str, Array]) -> bytes:
 
 
 def unpack_arrays(content: bytes, dims: Mapping[str, int]) -> dict[str, Array]:
-    """Return the float64 arrays of an ``.npz`` archive; never unpickle.
-
-    An ArchiveError is raised unless names and numbers of dimensions are exactly those in ``dims``.
-    """
+    """Return the float64 arrays of an ``.npz`` archive with exactly the names and numbers of dimensions in ``dims``."""
     members = unpack(io.BytesIO(content), names=[f"{name}.npy" for name in dims])
     return {name: _array(name, members[f"{name}.npy"], n_dims) for name, n_dims in dims.items()}
 
@@ -144,8 +141,8 @@ def _array(name: str, content: bytes, n_dims: int) -> Array:
 def write_atomically(path: Path, content: bytes, *, overwrite: bool) -> None:
     """Write a file completely or not at all.
 
-    With ``overwrite``, an existing file is replaced and keeps its permissions. Otherwise an existing file raises a
-    FileExistsError, even one that another process created during the write.
+    With ``overwrite``, an existing file is replaced and keeps its permissions. Otherwise it raises a FileExistsError,
+    even if another process created it during the write.
     """
     refusal = f"{path} already exists. Choose another path, or pass overwrite=True to replace it."
     if not overwrite and os.path.lexists(path):

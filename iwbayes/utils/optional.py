@@ -19,9 +19,8 @@ EXTRAS = {
 def import_optional(module: str, needed: str, otherwise: str = "") -> Any:
     """Return an optional module, such as ``dask.dataframe``.
 
-    If its package is not installed, a ModuleNotFoundError names it and its extra. The message begins with `needed`, for
-    example "audits need", and ends with another remedy, `otherwise`. Any other error of the import is raised unchanged:
-    then the package is installed, and something else is wrong.
+    If its package is not installed, a ModuleNotFoundError names it and its extra; the message begins with `needed`, for
+    example "audits need", and ends with `otherwise`, another remedy. Other errors of the import are raised unchanged.
     """
     top = module.partition(".")[0]
     try:
