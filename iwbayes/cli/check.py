@@ -92,10 +92,7 @@ def check_release(
     user: str | None,
     look: bool,
 ) -> Findings:
-    """Check the header of a file, the settings, and whether the parts of a release fit in a ledger in turn.
-
-    A plan checks the settings and raises an error if they are invalid. Cells are read only with ``look``.
-    """
+    """Check the header of a file, the settings by a plan, and the ledger; read cells with ``look`` only."""
     check_drop(drop, schema)
     with warnings.catch_warnings():
         if n is None:

@@ -84,10 +84,10 @@ def _same_file(first: Path, second: Path) -> bool:
 
 
 def save_or_rescue(save: Callable[[Path], Any], path: Path) -> Path:
-    """Save a result to a path, or if that fails to another folder, and return the path.
+    """Save a result that cost privacy or time, if that fails in another folder, and return the path.
 
-    Results that cost privacy or time are not lost this way. ``save`` takes a path and writes it completely or raises an
-    OSError. If no folder is writable, the OSError for ``path`` is raised.
+    ``save`` takes a path and writes it completely or raises an OSError; that for ``path`` is raised if no folder is
+    writable.
     """
     try:
         save(path)
@@ -156,8 +156,8 @@ def working(text: str) -> Iterator[Callable[[str], None]]:
 def errors(debug: bool, *, private: bool = False) -> Iterator[None]:
     """Print errors as one line on the error stream and exit with code 1, and print warnings as one line each.
 
-    With ``debug``, also print where an error occurred. With ``private``, the command uses private rows, so messages of
-    libraries, which may quote them, are not printed.
+    With ``debug``, also print where an error occurred. With ``private``, messages of libraries are not printed, because
+    they may quote private rows.
     """
 
     def show_warning(message: Any, category: type[Warning], filename: str, *_: Any) -> None:

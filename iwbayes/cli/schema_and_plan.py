@@ -13,11 +13,8 @@ from iwbayes.cli.output import columns, errors, finite, say, working
 from iwbayes.utils.display import text_table, wrapped
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from iwbayes.curator.plan import Plan
     from iwbayes.curator.protocols import WeightProvider
-    from iwbayes.release import Release
     from iwbayes.schema import Schema
 
 TEMPLATE = """\
@@ -144,8 +141,13 @@ def plan(
             return
         with working("simulating releases"):
             from iwbayes.coverage.interval_plan import plan_intervals
+            from iwbayes.release import load
+            from iwbayes.tables.read_table import read_table
 
-            options["like"] = None if like is None else _public_rows(like, declared, on_undeclared)
+            if like is not None and like.suffix == ".iwb":
+                options["like"] = load(like)
+            elif like is not None:
+                options["like"] = read_table(like, declared, on_undeclared=on_undeclared)
             options |= {"random_seed": seed, "progressbar": False, "family": family}
             found = plan_intervals(declared, n, epsilon=epsilon, formula=formula, **options)
         if as_json:
@@ -189,11 +191,3 @@ def _plan_facts(expected: Plan) -> dict[str, Any]:
     facts = {name: getattr(expected, name) for name in names}
     facts["stage_noise_sd"] = list(expected.stage_noise_sd)
     return facts | {"events": [event.to_dict() for event in expected.events]}
-
-
-def _public_rows(path: Path, schema: Schema, on_undeclared: str) -> pd.DataFrame | Release:
-    """Read a public table or an earlier release."""
-    from iwbayes.release import load
-    from iwbayes.tables.read_table import read_table
-
-    return load(path) if path.suffix == ".iwb" else read_table(path, schema, on_undeclared=on_undeclared)

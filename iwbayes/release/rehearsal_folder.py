@@ -11,8 +11,6 @@ import json
 import math
 import os
 import re
-import secrets
-import shutil
 import stat
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,7 +19,7 @@ from typing import Any, BinaryIO
 
 from iwbayes.release.file import from_bytes, read_recipe
 from iwbayes.release.release import Release
-from iwbayes.utils.archive import MAX_BYTES, MAX_TEXT, ArchiveError, check_text, write_atomically
+from iwbayes.utils.archive import MAX_BYTES, MAX_TEXT, ArchiveError, check_text, draft_of, write_atomically
 from iwbayes.utils.display import one_line
 
 FORMAT = "iwbayes rehearsals"
@@ -110,8 +108,7 @@ def write_folder(path: Path, facts: RehearsalFacts, release: bytes, contents: It
     refusal = f"{path} already exists. Choose another path."
     if os.path.lexists(path):
         raise FileExistsError(refusal)
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    try:
+    with draft_of(path) as draft:
         start_folder(draft, facts, release)
         for content in contents:
             add_replay(draft, int(opened(content, read_recipe)["rehearsal"]), content)
@@ -119,8 +116,6 @@ def write_folder(path: Path, facts: RehearsalFacts, release: bytes, contents: It
             os.rename(draft, path)
         except FileExistsError:
             raise FileExistsError(refusal) from None
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _read_facts(path: Path) -> RehearsalFacts:

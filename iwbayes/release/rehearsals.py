@@ -138,6 +138,7 @@ class Rehearsals(Sequence[Release]):
 
         Examples
         --------
+        >>> import numpy as np
         >>> def median(rows, weights):
         ...     return np.quantile(rows["age"], 0.5, weights=weights, method="inverted_cdf")
         >>> rehearsals.interval(median)  # doctest: +SKIP

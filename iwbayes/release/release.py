@@ -23,17 +23,25 @@ from typing import Any
 
 import numpy as np
 
+from iwbayes.evidence import FeatureMap
+from iwbayes.evidence.measurement import MEAN_OF_FEATURES, noise_advice, noise_in_words
 from iwbayes.evidence.scores import RowFeatures
 from iwbayes.release.file import FORMAT_VERSION, from_bytes, to_bytes
-from iwbayes.release.release_verdict import judged
 from iwbayes.release.statement import PrivacyStatement
-from iwbayes.release.weights import Weights, systematic_indices
+from iwbayes.release.weights import ESS_LIMIT, Weights, systematic_indices
 from iwbayes.tables import SyntheticTable
 from iwbayes.tables.reference_levels import rare_references
 from iwbayes.utils import checks
 from iwbayes.utils.archive import ArchiveError, write_atomically
 from iwbayes.utils.arrays import Array
 from iwbayes.utils.display import WIDTH, html_table, one_line, wrapped
+
+#: Description of the measured features, by the name of their set.
+_MEASURED = {
+    "linear": "columns alone",
+    "squares": "columns and squares",
+    "quadratic": "columns, squares and products of two",
+}
 
 
 class ReleaseError(ValueError):
@@ -64,12 +72,8 @@ class Release:
 
     Examples
     --------
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 500, random_seed=1)
-    >>> private = iw.PrivateTable(people.frame, people.schema)
-    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, for_models=["y ~ x"], progressbar=False)
-    >>> len(release.synthetic), release.n_private, release.certified
-    (2500, 500, True)
+    >>> len(release.synthetic), release.n_private
+    (10000, 2000)
     """
 
     synthetic: SyntheticTable
@@ -153,8 +157,32 @@ class Release:
 
     @cached_property
     def _judged(self) -> tuple[str, str]:
-        """Verdict and next step."""
-        return judged(self.weights, self.statement, self.recipe or {})
+        """Verdict and next step. Each fit has a separate verdict."""
+        weights, measurement = self.weights, self.weights.measurement
+        if self.statement.adjacency == "replace-user":
+            verdict = "users own several rows, so no interval is calibrated"
+            return verdict, "call fit(formula, release), and read its intervals as descriptions of the rows"
+        if measurement is None or measurement.name != MEAN_OF_FEATURES or measurement.features is None:
+            verdict = f"{weights.method} weights have no tilt measurement, so no interval accounts for their noise"
+            return verdict, "for calibrated intervals, publish with TiltWeights(), the default"
+        if weights.steps:
+            verdict = f"the weights were changed ({', '.join(weights.steps)}), so no interval accounts for their noise"
+            return verdict, "for calibrated intervals, use the weights as they were released"
+        features, ratio = measurement.features, measurement.noise_ratio
+        own = features.terms if isinstance(features, FeatureMap) else None
+        terms = own if isinstance(own, str) else "model"
+        named = (self.recipe or {}).get("for_models")
+        models = "; ".join(map(str, named)) if isinstance(named, list) else ""  # as the publisher wrote them
+        measured = _MEASURED.get(terms) or (f"features of {models}" if models else "named regressions")
+        verdict = f"noise ratio {noise_in_words(ratio)}; measured: {measured}"
+        if advice := noise_advice(ratio, features.dim, terms):
+            return verdict, advice
+        share = weights.ess / len(weights)
+        if share < ESS_LIMIT:
+            few = f"; few rows have most of the weight (ess {share:.0%} of the rows)"
+            return verdict + few, "publish with a larger share for the generator, or with a different generator"
+        which = "these models; expect no calibrated intervals for others" if terms == "model" else "any regression"
+        return verdict, f"call fit(formula, release) for {which}. Each fit has its own verdict"
 
     def __repr__(self) -> str:
         kind = "certified" if self.certified else "NOT certified"

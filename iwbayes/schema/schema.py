@@ -135,16 +135,9 @@ class Schema(Frozen):
     def admitting(self, on_undeclared: str) -> Schema:
         """Return the published schema of a `PrivateTable` with this option. It does not depend on the rows.
 
-        Parameters
-        ----------
-        on_undeclared : {"refuse", "missing", "other"}
-            "refuse" changes nothing. "missing" allows missing cells in every column. "other" adds a level "other" to
-            each Categorical whose levels are text, and allows missing cells in all other columns.
-
-        Returns
-        -------
-        Schema
-            The extended schema. Applying the option again changes nothing.
+        "refuse" changes nothing. "missing" allows missing cells in every column. "other" adds a level "other" to each
+        Categorical whose levels are text, and allows missing cells in all other columns. Applying the option again
+        changes nothing.
         """
         option = check_on_undeclared(on_undeclared)
         return self if option == "refuse" else Schema(*(column.admitting(option) for column in self))

@@ -101,14 +101,11 @@ class PrivateTable(Frozen):
         frame : dask.dataframe.DataFrame
             Rows with exactly the declared columns, and the user column if there is one, from files that do not change.
             The scheduler of Dask processes one partition per thread, and these partitions must fit in memory together.
-        schema : Schema
-            Public declaration of the columns.
-        user : str, optional
-            Name of the user column. The rows of a user may be in any partition. Memory grows with the number of users
-            and of the rows that `bound_contributions` may keep, but not with the number of all rows.
-        on_undeclared : {"refuse", "missing", "other"}, default "refuse"
-            Treatment of cells that do not fit. The readers of Dask refuse cells with an unexpected dtype; read columns
-            as text (``dtype=str``) if this option should handle such cells.
+        schema, user, on_undeclared
+            As for rows in memory. The rows of a user may be in any partition; memory grows with the number of users and
+            of the rows that `bound_contributions` may keep, but not with the number of all rows. The readers of Dask
+            refuse cells with an unexpected dtype; read columns as text (``dtype=str``) if `on_undeclared` should handle
+            such cells.
 
         Returns
         -------
@@ -119,10 +116,8 @@ class PrivateTable(Frozen):
 
         Raises
         ------
-        ModuleNotFoundError
-            If Dask is not installed.
-        TypeError, ValueError
-            If the rows do not fit the declaration, or the frame is not a Dask frame.
+        TypeError, ValueError, ModuleNotFoundError
+            If the rows do not fit the declaration, the frame is not a Dask frame, or Dask is not installed.
         RuntimeError
             If the frame cannot be computed, or its rows or owners changed, now or later. The message of Dask is not
             shown, because it may quote private rows.
@@ -140,27 +135,21 @@ class PrivateTable(Frozen):
         both = {"_schema": schema, "on_undeclared": on_undeclared}
         self._set(**(dict.fromkeys(self.__slots__) | both | content))
 
-    def _bounded(self, indices: IntArray, *, rows_per_user: int, n_private: int, source: str) -> PrivateTable:
-        """Keep the given rows, at most ``rows_per_user`` of each user; see `bound_contributions`."""
-        if self.users is None:
-            raise ValueError("bounding contributions requires a table with a user column. Pass user=... to the table.")
-        kept = self.users[indices]
-        check_kept(kept, rows_per_user)
-        frame = self.frame.iloc[indices].reset_index(drop=True)
-        return self._with(rows_per_user, n_private, source, _frame=frame, _users=kept)
-
     def _bounded_by(self, keys: Keys, *, rows_per_user: int, n_private: int, source: str) -> PrivateTable:
-        """Keep the ``rows_per_user`` rows of each user with the smallest keys."""
+        """Keep the ``rows_per_user`` rows of each user with the smallest keys; see `bound_contributions`."""
+        content: dict[str, Any] = {"rows_per_user": rows_per_user, "_n_private": n_private, "_source": source}
         if self._rows is not None:
-            return self._with(rows_per_user, n_private, source, _rows=self._rows.keeping(keys, rows_per_user))
-        indices = kept_rows(self._users, keys(0, len(self.frame)), rows_per_user)  # type: ignore[arg-type]
-        return self._bounded(indices, rows_per_user=rows_per_user, n_private=n_private, source=source)
-
-    def _with(self, rows_per_user: int, n_private: int, source: str, **content: object) -> PrivateTable:
-        """Return a table with the same schema, and these public facts and rows."""
+            content["_rows"] = self._rows.keeping(keys, rows_per_user)
+        else:
+            if self._users is None:
+                raise ValueError(
+                    "bounding contributions requires a table with a user column. Pass user=... to the table."
+                )
+            kept = kept_rows(self._users, keys(0, len(self.frame)), rows_per_user)
+            content |= {"_frame": self.frame.iloc[kept].reset_index(drop=True), "_users": self._users[kept]}
+            check_kept(content["_users"], rows_per_user)
         table = object.__new__(PrivateTable)
-        facts = {"rows_per_user": rows_per_user, "_n_private": n_private, "_source": source}
-        table._fill(self._schema, self.on_undeclared, **facts, **content)
+        table._fill(self._schema, self.on_undeclared, **content)
         return table
 
     @property

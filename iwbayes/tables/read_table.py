@@ -212,9 +212,7 @@ def stored_rows(
 
 
 def files_of(path: Path, form: Format) -> list[Path]:
-    """Return the Parquet files of a folder sorted by name, or a list of the one file; refuse other content."""
-    if not path.is_dir():
-        return [path]
+    """Return the Parquet files of a folder, sorted by name; refuse other content."""
     files = sorted(file for file in path.iterdir() if not file.name.startswith((".", "_")))
     other = [file.name for file in files if file.is_dir() or file.suffix.lower() not in (".parquet", ".pq")]
     if other or not files:
@@ -294,23 +292,22 @@ def unfit_columns(path: Path, schema: Schema, form: Format) -> list[str]:
 
 
 def _read(path: Path, form: Format, refuses: bool) -> pd.DataFrame:
-    """Read a table without conversions; all cells of a CSV file are text."""
+    """Read a table without conversions; all cells of a CSV file are text, and no row may be too short."""
+    raw: pd.DataFrame | None
     try:
-        raw = _read_csv(path, form, refuses) if form.is_csv(path) else pd.read_parquet(path)
+        if form.is_csv(path):
+            options = form.options(refuses)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # for rows longer than the header, pandas only warns
+                raw = pd.read_csv(path, dtype=str, **options)
+                raw = None if _has_short_rows(path, options) else raw
+        else:
+            raw = pd.read_parquet(path)
     except Exception:  # messages may quote private data, as above
         raw = None
     if raw is None:
         raise form.unreadable(path)
     return raw
-
-
-def _read_csv(path: Path, form: Format, refuses: bool) -> pd.DataFrame | None:
-    """Read all cells as text; return None if a row is too short."""
-    options = form.options(refuses)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # for rows longer than the header, pandas only warns
-        raw = pd.read_csv(path, dtype=str, **options)
-        return None if _has_short_rows(path, options) else raw
 
 
 def _has_short_rows(path: Path, options: dict[str, Any]) -> bool:

@@ -123,15 +123,13 @@ def _array(name: str, content: bytes, n_dims: int) -> Array:
     buffer = io.BytesIO(content)
     try:
         version = np.lib.format.read_magic(buffer)
-        if version != (1, 0):
-            raise ArchiveError(f"its array {name} has version {version} of the npy format; expected (1, 0)")
         shape, fortran, dtype = np.lib.format.read_array_header_1_0(buffer)
-    except ArchiveError:
-        raise
     except Exception:  # the header is parsed as a Python literal: malformed ones raise many types
-        raise ArchiveError(f"its array {name} has no valid npy header") from None
-    if dtype != np.dtype("<f8") or fortran or len(shape) != n_dims or min(shape, default=1) < 0:
-        raise ArchiveError(f"its array {name} must be float64 in C order with {n_dims} dimension(s)")
+        raise ArchiveError(f"its array {name} has no valid npy header of version (1, 0)") from None
+    if (version, dtype) != ((1, 0), np.dtype("<f8")) or fortran or len(shape) != n_dims or min(shape, default=1) < 0:
+        raise ArchiveError(
+            f"its array {name} must be float64 in C order, of version (1, 0), with {n_dims} dimension(s)"
+        )
     start = buffer.tell()
     if math.prod(shape) * 8 != len(content) - start:
         raise ArchiveError(f"the length of its array {name} does not match the declared shape")
@@ -175,9 +173,9 @@ def write_atomically(path: Path, content: bytes, *, overwrite: bool) -> None:
 
 @contextlib.contextmanager
 def draft_of(path: Path) -> Iterator[Path]:
-    """Yield the name of a new temporary file in the folder of a path, and delete the file at the end if it remains."""
+    """Yield the name of a new temporary file or folder in the folder of a path; delete it at the end if it remains."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         yield draft
     finally:
-        draft.unlink(missing_ok=True)
+        shutil.rmtree(draft, ignore_errors=True) if draft.is_dir() else draft.unlink(missing_ok=True)

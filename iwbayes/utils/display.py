@@ -66,8 +66,7 @@ def text_table(
 ) -> str:
     """Return a plain-text table. Numbers are right-aligned and never broken; columns of words are wrapped.
 
-    No line is longer than ``width`` unless the numbers alone need more. The last ``right`` columns contain numbers that
-    are already formatted as text.
+    Only numbers make a line longer than ``width``. The last ``right`` columns are numbers that are already text.
     """
     from rich.console import Console
     from rich.table import Table

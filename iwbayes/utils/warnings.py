@@ -22,20 +22,6 @@ class CalibrationWarning(IwbayesWarning):
 
     Such an interval may cover the true value less often than its level says. The message names the check that failed,
     its value and its threshold.
-
-    Examples
-    --------
-    200 rows at epsilon 0.1 are too few for calibrated intervals, and `iwbayes.publish` says so:
-
-    >>> import warnings
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 200, random_seed=1)
-    >>> private = iw.PrivateTable(people.frame, people.schema)
-    >>> with warnings.catch_warnings(record=True) as caught:
-    ...     warnings.simplefilter("always")
-    ...     release = iw.publish(private, epsilon=0.1, delta=1e-6, progressbar=False)
-    >>> any(issubclass(warning.category, iw.CalibrationWarning) for warning in caught)
-    True
     """
 
 
