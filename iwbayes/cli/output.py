@@ -59,8 +59,8 @@ def finite(value: float) -> float | None:
 def check_output(path: Path, force: bool, *, inputs: Sequence[Path | None] = ()) -> None:
     """Raise, before any work is done, if an output exists, is an input, or cannot be written.
 
-    With ``force`` an existing file may be replaced, unless it is an input: a file that the command reads or keeps, also
-    under a different name (links are followed).
+    With ``force`` an existing file may be replaced, unless the command reads or keeps it, also under another name
+    (links).
     """
     for source in inputs:
         if source is not None and _same_file(path, source):
@@ -114,10 +114,7 @@ def on_terminal() -> bool:
 
 
 def posterior_lines(table: pd.DataFrame, *, most: int) -> list[str]:
-    """Return at most ``most`` lines with the parameters of a summary table, rounded to two digits of their sd.
-
-    If there are more parameters, the last line gives their number.
-    """
+    """Return at most ``most`` lines: parameters of a summary, rounded to two digits of their sd, and how many more."""
     header = ("parameter", "mean", "sd", "5 %", "95 %")
     rows = []
     for label, row in table[["mean", "sd", "eti90_lb", "eti90_ub"]].iterrows():

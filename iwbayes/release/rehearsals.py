@@ -96,7 +96,7 @@ class Rehearsals(Sequence[Release]):
         """Mean square error of the release's rows, in an unmeasured direction of variance one, that replays miss.
 
         It is the excess of the release's measured error over the errors of the replays, at least
-        `Measurement.least_misfit`, plus the sampling variance of the private rows. It is NaN without a measurement.
+        `Measurement.least_misfit`, plus the sampling variance of the private rows; NaN without a measurement.
         """
         measurement = self.release.weights.measurement
         least = ASSUMED_MISFIT if measurement is None else measurement.least_misfit

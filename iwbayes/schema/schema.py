@@ -191,10 +191,7 @@ class Schema(Frozen):
         return pd.DataFrame(found, copy=False)
 
     def encode(self, frame: pd.DataFrame) -> Array:
-        """Encode a table in canonical form as centred features, shape (row, feature).
-
-        Numbers are scaled from their bounds to [-1/2, 1/2], binary columns are -1/2 and +1/2, and categories one-hot.
-        """
+        """Encode a table in canonical form as centred features, shape (row, feature)."""
         return np.hstack([column.encode(frame[column.name]) for column in self.columns])
 
     def decode(self, features: Array) -> pd.DataFrame:
@@ -237,12 +234,9 @@ class Schema(Frozen):
 
     @classmethod
     def from_toml(cls, source: str | Path) -> Schema:
-        """Read a schema from TOML text or a TOML file; TypeError or ValueError if it is not valid.
+        """Read a schema from TOML text or from a file; TypeError or ValueError if it is not valid.
 
-        Parameters
-        ----------
-        source : str or pathlib.Path
-            TOML text, or the path of a file. A string that ends in ``.toml`` is a path.
+        A string that ends in ``.toml``, or a pathlib.Path, is the path of a file.
         """
         is_file = isinstance(source, Path) or (source.strip().endswith(".toml") and "\n" not in source)
         try:

@@ -44,10 +44,7 @@ def cell(value: Any) -> str:
 
 
 def fill(text: str, *, first: str = "", later: str | None = None, width: int = WIDTH) -> str:
-    """Wrap a paragraph. Lines begin with ``first``; if ``later`` is given, all lines after the first begin with it.
-
-    Each run of white space, line ends included, becomes one space. A word that is longer than a line is broken.
-    """
+    """Wrap a paragraph. Lines begin with ``first``, and with ``later``, if given, after the first; long words break."""
     line, later = printable(" ".join(text.split())), first if later is None else later
     return textwrap.fill(line, width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False)
 

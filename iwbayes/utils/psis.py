@@ -20,10 +20,7 @@ def tail_length(n: int) -> int:
 
 
 def is_tied(log_weights: ArrayLike) -> bool:
-    """Return whether at most half of the largest log weights (row,) are distinct, so the tail is not continuous.
-
-    A constant tail does not count as tied, because its shape is defined: -inf.
-    """
+    """Return whether at most half of the largest log weights (row,) are distinct; False if all are equal."""
     raw = np.asarray(log_weights, dtype=np.float64)
     tail = np.sort(raw[np.isfinite(raw)])[-tail_length(len(raw)) :]
     distinct = 1 + np.count_nonzero(np.diff(tail) > 1e-9)
