@@ -25,7 +25,7 @@ def load_rand_health() -> tuple[pd.DataFrame, Schema]:
     """Load the RAND health insurance experiment: doctor visits per year, insurance plan and health of real people.
 
     The table has 20,190 person-years. It is the public table ``randhie`` of statsmodels (Cameron & Trivedi,
-    *Microeconometrics*, 2005, chapter 20).
+    *Microeconometrics*, 2005, chapter 20), which requires ``pip install "iwbayes[demo]"``.
 
     Returns
     -------
@@ -48,30 +48,15 @@ def load_rand_health() -> tuple[pd.DataFrame, Schema]:
         health          self-rated health                                             4 levels
         ==============  ============================================================  =====================
 
-    Raises
-    ------
-    ModuleNotFoundError
-        If statsmodels is not installed: ``pip install "iwbayes[demo]"``.
+    Notes ----- The bounds come from the design and the questionnaire of the experiment, not from these rows; values
+    outside are clipped. The yearly maximum was at most 1,000 dollars and the smallest coinsurance 25 %, hence log 4000.
+    Incentives compensated for a family's possible losses, far below exp(8) = 2,981 dollars. 52 visits are one per week.
+    The code book gives no maximum for the disease index; 60 is a generous bound.
 
-    Notes
-    -----
-    The bounds come from the design and the questionnaire of the experiment, not from these rows. Coinsurance is a
-    percentage. The yearly maximum was at most 1,000 dollars and the smallest coinsurance 25 %, hence log 4000.
-    Incentives compensated for a family's possible losses, which are far below exp(8) = 2,981 dollars. ``visits`` is
-    clipped at 52, one visit per week. The code book gives no maximum for the disease index; 60 is a generous bound.
-    Values outside the bounds are clipped.
-
-    The table differs from its source in three ways. First, the exclusive indicators of self-rated health are one column
-    with four levels. Second, ``physlm`` is rounded, because the source contains fractions for imputed answers. Third,
-    ``any_visit`` is a separate column although it follows from ``visits``: the tilt matches moments of declared columns
-    only, so declare each quantity that you want to analyse as a column. Synthetic rows may contradict the relation
-    between the two columns; the weights correct this on average.
-
-    Examples
-    --------
-    >>> frame, schema = load_rand_health()  # doctest: +SKIP
-    >>> frame.shape  # doctest: +SKIP
-    (20190, 9)
+    Unlike in its source, self-rated health is one column with four levels, and ``physlm`` is rounded, because the
+    source contains fractions for imputed answers. ``any_visit`` is a separate column although it follows from
+    ``visits``, because the tilt matches moments of declared columns only. Synthetic rows may contradict that relation;
+    the weights correct this on average.
     """
     source = import_optional("statsmodels.datasets", "the RAND table needs").randhie.load_pandas().data
     rated = source[["hlthg", "hlthf", "hlthp"]].to_numpy()
@@ -119,11 +104,6 @@ def simulate_rand_health(
     schema : Schema
         As `load_rand_health` declares it.
 
-    Raises
-    ------
-    ValueError
-        If n is less than 1.
-
     Examples
     --------
     >>> frame, schema = simulate_rand_health(1000, random_seed=1)
@@ -162,35 +142,13 @@ def simulate_rand_health(
 
 @dataclass(frozen=True, eq=False)
 class Simulated:
-    """A simulated table with the regression that generated its response.
+    """A simulated table with the regression that generated its response, from `simulate_table`."""
 
-    `simulate_table` returns it.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame, shape (row, column)
-        The simulated rows.
-    schema : Schema
-        Declaration of their columns.
-    formula : str
-        Regression that generated the response.
-    family : {"bernoulli", "gaussian", "poisson"}
-        Family of the regression.
-    truth : dict of str to float
-        True coefficients, with the parameter names of `iwbayes.fit`.
-
-    Examples
-    --------
-    >>> simulated = simulate_table("poisson", 100, random_seed=1)
-    >>> simulated.formula, simulated.truth["Intercept"]
-    ('y ~ x + z + treated + group', -0.15)
-    """
-
-    frame: pd.DataFrame
+    frame: pd.DataFrame  # the simulated rows
     schema: Schema
-    formula: str
+    formula: str  # of the regression that generated the response
     family: SimulatedFamily
-    truth: dict[str, float]
+    truth: dict[str, float]  # true coefficients, with the parameter names of `iwbayes.fit`
 
 
 def simulate_table(
@@ -222,11 +180,6 @@ def simulate_table(
     -------
     Simulated
         Rows, schema, formula and true coefficients.
-
-    Raises
-    ------
-    ValueError
-        If family, n or scale has an invalid value.
 
     Examples
     --------

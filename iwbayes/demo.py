@@ -9,10 +9,8 @@ from __future__ import annotations
 import importlib.util
 import io
 import os
-import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,11 +64,6 @@ PRIVATE, UNWEIGHTED, WEIGHTED, CALIBRATED = METHODS = (
     "weighted, uncalibrated",
     "weighted, calibrated",
 )
-_FITS: dict[str, dict[str, Any]] = {
-    UNWEIGHTED: {"calibrate": "none"},
-    WEIGHTED: {"calibrate": "none"},
-    CALIBRATED: {"calibrate": "auto"},
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,26 +71,16 @@ class DemoResult:
     """Results of one demonstration.
 
     `table` has columns model, coefficient, method, mean, lower, upper (90 % intervals) and calibrated (missing for
-    private rows). `source` is `REAL` or `SIMULATED`. `seconds` are the wall-clock times of the steps, `messages` the
-    warnings of the calibrated fits. `files` has the paths "release" and "figure" if they were written.
+    private rows). `source` is `REAL` or `SIMULATED`. `files` has the paths "release" and "figure" if they were written.
     """
 
     table: pd.DataFrame
     release: Release
     source: str
-    seed: int
-    seconds: dict[str, float]
-    messages: tuple[str, ...]
     files: dict[str, Path]
 
     def contained(self) -> pd.DataFrame:
-        """Return whether each method's interval contains the private estimate.
-
-        Returns
-        -------
-        pandas.DataFrame of bool
-            Indexed by model and coefficient, one column for each method except the private one.
-        """
+        """Return whether each method's interval contains the private estimate, by model and coefficient (rows)."""
         wide = self.table.pivot(index=["model", "coefficient"], columns="method")
         target = wide["mean"][PRIVATE]
         return pd.DataFrame(
@@ -158,7 +141,7 @@ def run_demo(
     seed: int = 1,
     output: str | os.PathLike[str] | None = None,
     n_synthetic: int = N_SYNTHETIC,
-    progress: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] = lambda step: None,
 ) -> DemoResult:
     """Publish the RAND table for two regressions, and compare their results with those of the private rows.
 
@@ -168,46 +151,37 @@ def run_demo(
     ``rand.iwb`` and ``rand.png`` go to the folder `output` and replace earlier ones; the folder is created if
     necessary. `progress` is called with the name of each step before the step starts.
     """
-    seconds: dict[str, float] = {}
+    progress("reading the table")
+    private, source = _private_table()
+    progress("publishing")
+    from iwbayes.analyst.fit import fit
+    from iwbayes.analyst.quantities.intervals import intervals
+    from iwbayes.curator.privacy.noise import SeededNoise
+    from iwbayes.curator.publish import publish
+    from iwbayes.models.regression_scores import RegressionModel
 
-    @contextmanager
-    def clock(step: str) -> Iterator[None]:
-        if progress is not None:
-            progress(step)
-        start = time.perf_counter()
-        yield
-        seconds[step] = time.perf_counter() - start
-
-    with clock("reading the table"):
-        private, source = _private_table()
-    with clock("publishing"):
-        from iwbayes.curator.privacy.noise import SeededNoise
-        from iwbayes.curator.publish import publish
-        from iwbayes.models.regression_scores import RegressionModel
-
-        models = [RegressionModel(formula, family) for formula, family in MODELS.values()]
-        settings: dict[str, Any] = {"noise": SeededNoise(seed), "random_seed": seed, "progressbar": False}
-        release = publish(private, epsilon=EPSILON, delta=DELTA, n_synthetic=n_synthetic, for_models=models, **settings)
-    tables, messages = [], []
+    models = [RegressionModel(formula, family) for formula, family in MODELS.values()]
+    settings: dict[str, Any] = {"noise": SeededNoise(seed), "random_seed": seed, "progressbar": False}
+    release = publish(private, epsilon=EPSILON, delta=DELTA, n_synthetic=n_synthetic, for_models=models, **settings)
+    tables = []
     for model, (formula, family) in MODELS.items():
-        with clock(f"private rows: {model}"):
-            estimate = _private_estimate(formula, private.frame, private.schema, family)
+        progress(f"{PRIVATE}: {model}")
+        estimate = _private_estimate(formula, private.frame, private.schema, family)
         tables.append(estimate.assign(model=model, method=PRIVATE))
-        for method, options in _FITS.items():
-            with clock(f"{method}: {model}"), warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always", CalibrationWarning)
-                of = release.unweighted() if method == UNWEIGHTED else release
-                posterior = _fit(formula, of, family=family, random_seed=seed, **options)
-            messages += [
-                f"{model}: {' '.join(str(w.message).split())}" for w in caught if w.category is CalibrationWarning
-            ]
+        for method in METHODS[1:]:
+            progress(f"{method}: {model}")
+            of = release.unweighted() if method == UNWEIGHTED else release
+            options: dict[str, Any] = {"calibrate": "auto" if method == CALIBRATED else "none", "progressbar": False}
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", CalibrationWarning)  # the verdict says it
+                idata = fit(formula, of, family=family, random_seed=seed, log_likelihood=False, **options)
+            posterior = intervals(idata, prob=LEVEL).reset_index()
             tables.append(posterior.assign(model=model, method=method))
     columns = ["model", "coefficient", "method", "mean", "lower", "upper", "calibrated"]
-    table = pd.concat(tables, ignore_index=True)[columns]
-    found = DemoResult(table, release, source, seed, seconds, tuple(messages), {})
-    with clock("writing"):
-        if output is not None:
-            found.files.update(_write(Path(output), found))
+    found = DemoResult(pd.concat(tables, ignore_index=True)[columns], release, source, {})
+    if output is not None:
+        progress("writing")
+        found.files.update(_write(Path(output), found))
     return found
 
 
@@ -248,15 +222,6 @@ def _private_estimate(formula: str, frame: pd.DataFrame, schema: Schema, family:
     found = {"mean": estimate, "lower": estimate - half, "upper": estimate + half}
     table = pd.DataFrame({"coefficient": list(design.parameter_names), **found})
     return table.assign(calibrated=pd.array([pd.NA] * len(table), dtype="boolean"))  # as `intervals` has it
-
-
-def _fit(formula: str, release: Release, **options: Any) -> pd.DataFrame:
-    """Posterior means and equal-tailed intervals of the coefficients, by flat name."""
-    from iwbayes.analyst.fit import fit
-    from iwbayes.analyst.quantities.intervals import intervals
-
-    idata = fit(formula, release, progressbar=False, log_likelihood=False, **options)
-    return intervals(idata, prob=LEVEL).reset_index()
 
 
 def _write(folder: Path, found: DemoResult) -> dict[str, Path]:

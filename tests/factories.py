@@ -32,7 +32,7 @@ def synthetic_table(rows, schema, *, origin="test", already_spent=(0, 0)):
 def bounded_table(frame, schema, owners, rows_per_user, n_private):
     """Private rows of users who own at most so many each, with a public count of rows."""
     private = iw.PrivateTable(frame.assign(owner=owners), schema, user="owner")
-    return private._bounded(np.arange(len(frame)), rows_per_user=rows_per_user, n_private=n_private, source="test")
+    return private._bounded_by(np.arange, rows_per_user=rows_per_user, n_private=n_private, source="test")
 
 
 def scores_of(codes, sizes, nodes, n):

@@ -79,22 +79,21 @@ def inspect(release: ReleaseFile, as_json: Json = False, debug: Debug = False) -
 )
 def fit(
     release: ReleaseFile,
-    formula: Annotated[str, typer.Argument(help='Regression, such as "y ~ x + z".', show_default=False)],
+    formula: Annotated[str, typer.Argument(help='Regression, such as "y ~ x + z".')],
     family: Annotated[
         str | None,
         typer.Option(
             help="bernoulli, gaussian, categorical, poisson, negativebinomial, t, gamma, cumulative or binomial. "
-            "Default: chosen by the type of the response column.",
-            show_default=False,
+            "Default: chosen by the type of the response column."
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the posterior to this netCDF file.", show_default=False)
+        Path | None, typer.Option("--output", "-o", help="Write the posterior to this netCDF file.")
     ] = None,
     method: Annotated[str, typer.Option(help="Posterior computation: auto, laplace or nuts.")] = "auto",
     draws: Annotated[int, typer.Option(help="Posterior draws per chain.")] = 1000,
     chains: Annotated[int, typer.Option(help="Number of chains.")] = 4,
-    seed: Annotated[int | None, typer.Option(help="Seed of the posterior draws.", show_default=False)] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the posterior draws.")] = None,
     calibrate: Annotated[
         str, typer.Option(help="How to account for the noise in the weights: auto, formula, pool or none.")
     ] = "auto",
@@ -165,11 +164,9 @@ def _flagged(shown: pd.DataFrame, checks: pd.DataFrame) -> pd.DataFrame:
 )
 def report(
     release: ReleaseFile,
-    posterior: Annotated[
-        Path | None, typer.Argument(help="Posterior file from iwbayes fit (netCDF).", show_default=False)
-    ] = None,
+    posterior: Annotated[Path | None, typer.Argument(help="Posterior file from iwbayes fit (netCDF).")] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="HTML file to write.")] = Path("report.html"),
-    title: Annotated[str | None, typer.Option(help="Title of the page.", show_default=False)] = None,
+    title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
     force: Force = False,
     debug: Debug = False,
 ) -> None:

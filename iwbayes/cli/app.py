@@ -36,8 +36,8 @@ LargeDelta = Annotated[
         help="Accept a delta of one over the number of rows or more, which does not protect single rows.",
     ),
 ]
-ReleaseFile = Annotated[Path, typer.Argument(help="Release file (.iwb).", show_default=False)]
-SchemaFile = Annotated[Path, typer.Option("--schema", "-s", help="Schema file (TOML).", show_default=False)]
+ReleaseFile = Annotated[Path, typer.Argument(help="Release file (.iwb).")]
+SchemaFile = Annotated[Path, typer.Option("--schema", "-s", help="Schema file (TOML).")]
 
 
 def main() -> None:

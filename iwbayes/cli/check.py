@@ -27,35 +27,16 @@ AFTER_LOOK = (
 
 @dataclass(frozen=True)
 class Findings:
-    """Result of a check before a release.
+    """Result of a check before a release."""
 
-    Parameters
-    ----------
-    n_columns : int
-        Number of columns of the file.
-    absent, repeated : list of str
-        Columns that are declared or named in options, and that the file lacks or has more than once.
-    undeclared : list of int
-        Positions of other columns, counted from 0. They are not named: if a file has no header, the names are its first
-        private row.
-    unfit : list of str, optional
-        Columns with cells that do not fit the schema; None if no cell was read.
-    plan : Plan, optional
-        Plan of the release; None if the number of rows was not given.
-    left : (float, float), optional
-        Remaining epsilon and delta of the ledger; None without a ledger.
-    affordable : bool
-        Whether the release fits in the ledger.
-    """
-
-    n_columns: int
-    absent: list[str]
-    repeated: list[str]
-    undeclared: list[int]
-    unfit: list[str] | None
-    plan: Plan | None
-    left: tuple[float, float] | None
-    affordable: bool
+    n_columns: int  # of the file
+    absent: list[str]  # columns that are declared or named in options, and that the file lacks
+    repeated: list[str]  # those that the file has more than once
+    undeclared: list[int]  # positions: if a file has no header, the names are its first private row
+    unfit: list[str] | None  # columns with cells that do not fit the schema; None if no cell was read
+    plan: Plan | None  # None if the number of rows was not given
+    left: tuple[float, float] | None  # remaining epsilon and delta of the ledger, if there is one
+    affordable: bool  # whether the release fits in the ledger
 
     @property
     def fits(self) -> bool:
@@ -111,10 +92,7 @@ def check_release(
     user: str | None,
     look: bool,
 ) -> Findings:
-    """Check the header of a file, the settings, and whether the parts of a release fit in a ledger in turn.
-
-    A plan checks the settings and raises an error if they are invalid. Cells are read only with ``look``.
-    """
+    """Check the header of a file, the settings by a plan, and the ledger; read cells with ``look`` only."""
     check_drop(drop, schema)
     with warnings.catch_warnings():
         if n is None:

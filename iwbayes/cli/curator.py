@@ -46,16 +46,14 @@ def publish(
         Path,
         typer.Argument(
             help="Private rows: a CSV or Parquet file, or a folder of Parquet files. A folder may be larger than "
-            "memory and needs the extra dask.",
-            show_default=False,
+            "memory and needs the extra dask."
         ),
     ],
     schema: SchemaFile,
     epsilon: Epsilon,
     delta: Delta,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Release file to write; not needed with --check.", show_default=False),
+        Path | None, typer.Option("--output", "-o", help="Release file to write; not needed with --check.")
     ] = None,
     n_synthetic: Annotated[
         int | None,
@@ -74,8 +72,7 @@ def publish(
     ] = None,
     allow_large_delta: LargeDelta = False,
     user: Annotated[
-        str | None,
-        typer.Option(help="Column that says who owns a row, if people own several rows.", show_default=False),
+        str | None, typer.Option(help="Column that says who owns a row, if people own several rows.")
     ] = None,
     rows_per_user: Annotated[
         str | None,
@@ -84,8 +81,7 @@ def publish(
         ),
     ] = None,
     drop: Annotated[
-        list[str] | None,
-        typer.Option(help="Column to leave out, such as an identifier; may be repeated.", show_default=False),
+        list[str] | None, typer.Option(help="Column to leave out, such as an identifier; may be repeated.")
     ] = None,
     keep_declared: Annotated[bool, typer.Option("--keep-declared", help="Leave out all undeclared columns.")] = False,
     sep: Annotated[str, typer.Option(help="Separator of a CSV file, one character; \\t is a tab.")] = ",",
@@ -212,22 +208,14 @@ def publish(
     "  iwbayes ledger people.ledger                               show a ledger"
 )
 def ledger(
-    file: Annotated[Path, typer.Argument(help="Ledger file.", show_default=False)],
-    epsilon: Annotated[
-        float | None, typer.Option(help="To create a ledger: epsilon of the whole budget.", show_default=False)
-    ] = None,
-    delta: Annotated[
-        float | None, typer.Option(help="To create a ledger: delta of the whole budget.", show_default=False)
-    ] = None,
+    file: Annotated[Path, typer.Argument(help="Ledger file.")],
+    epsilon: Annotated[float | None, typer.Option(help="To create a ledger: epsilon of the whole budget.")] = None,
+    delta: Annotated[float | None, typer.Option(help="To create a ledger: delta of the whole budget.")] = None,
     adjacency: Annotated[
-        str | None,
-        typer.Option(help="To create a ledger: replace-one (default), zero-out or replace-user.", show_default=False),
+        str | None, typer.Option(help="To create a ledger: replace-one (default), zero-out or replace-user.")
     ] = None,
     rule: Annotated[
-        str | None,
-        typer.Option(
-            help="To create a ledger: how the costs of releases add up, gdp, renyi or basic.", show_default=False
-        ),
+        str | None, typer.Option(help="To create a ledger: how the costs of releases add up, gdp, renyi or basic.")
     ] = None,
     allow_large_delta: LargeDelta = False,
     as_json: Json = False,

@@ -59,8 +59,8 @@ def finite(value: float) -> float | None:
 def check_output(path: Path, force: bool, *, inputs: Sequence[Path | None] = ()) -> None:
     """Raise, before any work is done, if an output exists, is an input, or cannot be written.
 
-    With ``force`` an existing file may be replaced, unless it is an input: a file that the command reads or keeps, also
-    under a different name (links are followed).
+    With ``force`` an existing file may be replaced, unless the command reads or keeps it, also under another name
+    (links).
     """
     for source in inputs:
         if source is not None and _same_file(path, source):
@@ -84,10 +84,10 @@ def _same_file(first: Path, second: Path) -> bool:
 
 
 def save_or_rescue(save: Callable[[Path], Any], path: Path) -> Path:
-    """Save a result to a path, or if that fails to another folder, and return the path.
+    """Save a result that cost privacy or time, if that fails in another folder, and return the path.
 
-    Results that cost privacy or time are not lost this way. ``save`` takes a path and writes it completely or raises an
-    OSError. If no folder is writable, the OSError for ``path`` is raised.
+    ``save`` takes a path and writes it completely or raises an OSError; that for ``path`` is raised if no folder is
+    writable.
     """
     try:
         save(path)
@@ -114,10 +114,7 @@ def on_terminal() -> bool:
 
 
 def posterior_lines(table: pd.DataFrame, *, most: int) -> list[str]:
-    """Return at most ``most`` lines with the parameters of a summary table, rounded to two digits of their sd.
-
-    If there are more parameters, the last line gives their number.
-    """
+    """Return at most ``most`` lines: parameters of a summary, rounded to two digits of their sd, and how many more."""
     header = ("parameter", "mean", "sd", "5 %", "95 %")
     rows = []
     for label, row in table[["mean", "sd", "eti90_lb", "eti90_ub"]].iterrows():
@@ -156,8 +153,8 @@ def working(text: str) -> Iterator[Callable[[str], None]]:
 def errors(debug: bool, *, private: bool = False) -> Iterator[None]:
     """Print errors as one line on the error stream and exit with code 1, and print warnings as one line each.
 
-    With ``debug``, also print where an error occurred. With ``private``, the command uses private rows, so messages of
-    libraries, which may quote them, are not printed.
+    With ``debug``, also print where an error occurred. With ``private``, messages of libraries are not printed, because
+    they may quote private rows.
     """
 
     def show_warning(message: Any, category: type[Warning], filename: str, *_: Any) -> None:

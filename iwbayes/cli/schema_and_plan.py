@@ -13,11 +13,8 @@ from iwbayes.cli.output import columns, errors, finite, say, working
 from iwbayes.utils.display import text_table, wrapped
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from iwbayes.curator.plan import Plan
     from iwbayes.curator.protocols import WeightProvider
-    from iwbayes.release import Release
     from iwbayes.schema import Schema
 
 TEMPLATE = """\
@@ -62,29 +59,23 @@ type = "binary"
 levels = ["no", "yes"]  # as written in the file; models count the second level as success
 """
 
-Epsilon = Annotated[float, typer.Option(help="Privacy budget epsilon.", show_default=False)]
-Delta = Annotated[float, typer.Option(help="Privacy budget delta.", show_default=False)]
+Epsilon = Annotated[float, typer.Option(help="Privacy budget epsilon.")]
+Delta = Annotated[float, typer.Option(help="Privacy budget delta.")]
 Adjacency = Annotated[str, typer.Option(help="Neighbouring tables: replace-one or zero-out.")]
 Share = Annotated[float, typer.Option(help="Share of epsilon for the generator.")]
 OnUndeclared = Annotated[
     str, typer.Option(help="Treatment of cells that do not fit the schema: refuse, missing or other.")
 ]
 ForModel = Annotated[
-    list[str] | None,
-    typer.Option(help='Regression that analysts will fit, such as "y ~ x + z"; may be repeated.', show_default=False),
+    list[str] | None, typer.Option(help='Regression that analysts will fit, such as "y ~ x + z"; may be repeated.')
 ]
-Response = Annotated[
-    str | None, typer.Option(help="Column whose regression on all other columns analysts will fit.", show_default=False)
-]
-ModelFamily = Annotated[
-    str | None, typer.Option(help="Family of the named models whose response is a whole number.", show_default=False)
-]
+Response = Annotated[str | None, typer.Option(help="Column whose regression on all other columns analysts will fit.")]
+ModelFamily = Annotated[str | None, typer.Option(help="Family of the named models whose response is a whole number.")]
 
 
 @app.command(epilog="Examples:\n\n\b\n  iwbayes schema > people.toml\n  iwbayes schema people.toml")
 def schema(
-    file: Annotated[Path | None, typer.Argument(help="Schema file to check (TOML).", show_default=False)] = None,
-    debug: Debug = False,
+    file: Annotated[Path | None, typer.Argument(help="Schema file to check (TOML).")] = None, debug: Debug = False
 ) -> None:
     """Check and show a schema, or print a template.
 
@@ -108,10 +99,8 @@ def schema(
 )
 def plan(
     schema: SchemaFile,
-    n: Annotated[int, typer.Option("--n", help="Number of private rows.", show_default=False)],
-    epsilon: Annotated[
-        list[float], typer.Option(help="Privacy budget epsilon; may be repeated with --formula.", show_default=False)
-    ],
+    n: Annotated[int, typer.Option("--n", help="Number of private rows.")],
+    epsilon: Annotated[list[float], typer.Option(help="Privacy budget epsilon; may be repeated with --formula.")],
     delta: Delta,
     for_model: ForModel = None,
     response: Response = None,
@@ -119,21 +108,16 @@ def plan(
     adjacency: Adjacency = "replace-one",
     on_undeclared: OnUndeclared = "refuse",
     formula: Annotated[
-        str | None,
-        typer.Option(help='Simulate the interval lengths of this regression, such as "y ~ x + z".', show_default=False),
+        str | None, typer.Option(help='Simulate the interval lengths of this regression, such as "y ~ x + z".')
     ] = None,
     family: Annotated[
-        str | None,
-        typer.Option(help="Family of the formula and of the named models, as in iwbayes fit.", show_default=False),
+        str | None, typer.Option(help="Family of the formula and of the named models, as in iwbayes fit.")
     ] = None,
     like: Annotated[
         Path | None,
-        typer.Option(
-            help="PUBLIC rows to simulate from (CSV or Parquet), or an earlier release. Never private rows.",
-            show_default=False,
-        ),
+        typer.Option(help="PUBLIC rows to simulate from (CSV or Parquet), or an earlier release. Never private rows."),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the simulations.", show_default=False)] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the simulations.")] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -157,8 +141,13 @@ def plan(
             return
         with working("simulating releases"):
             from iwbayes.coverage.interval_plan import plan_intervals
+            from iwbayes.release import load
+            from iwbayes.tables.read_table import read_table
 
-            options["like"] = None if like is None else _public_rows(like, declared, on_undeclared)
+            if like is not None and like.suffix == ".iwb":
+                options["like"] = load(like)
+            elif like is not None:
+                options["like"] = read_table(like, declared, on_undeclared=on_undeclared)
             options |= {"random_seed": seed, "progressbar": False, "family": family}
             found = plan_intervals(declared, n, epsilon=epsilon, formula=formula, **options)
         if as_json:
@@ -202,11 +191,3 @@ def _plan_facts(expected: Plan) -> dict[str, Any]:
     facts = {name: getattr(expected, name) for name in names}
     facts["stage_noise_sd"] = list(expected.stage_noise_sd)
     return facts | {"events": [event.to_dict() for event in expected.events]}
-
-
-def _public_rows(path: Path, schema: Schema, on_undeclared: str) -> pd.DataFrame | Release:
-    """Read a public table or an earlier release."""
-    from iwbayes.release import load
-    from iwbayes.tables.read_table import read_table
-
-    return load(path) if path.suffix == ".iwb" else read_table(path, schema, on_undeclared=on_undeclared)

@@ -82,10 +82,9 @@ def _digest(manifest: dict[str, Any]) -> str:
 
 
 def from_bytes(source: BinaryIO) -> dict[str, Any]:
-    """Return the arguments of the `Release` in a file.
+    """Return the arguments of the `Release` in a file; damaged, altered, newer or foreign bytes raise an ArchiveError.
 
-    Damaged, altered, newer or foreign bytes raise an ArchiveError. Intact members with invalid values raise exceptions
-    of many types, which `load` converts to one.
+    Intact members with invalid values raise exceptions of many types, which `load` converts to one.
     """
     members, manifest = _read_members(source)
     file_size = source.seek(0, os.SEEK_END)
@@ -109,10 +108,7 @@ def read_recipe(source: BinaryIO) -> dict[str, Any]:
 def _read_members(source: BinaryIO) -> tuple[dict[str, bytes], dict[str, Any]]:
     """Return the members of a file as they are stored, and the manifest; no other member is decoded."""
     members = unpack(source, names=[MANIFEST, TABLE, WEIGHTS], optional=[MEASUREMENTS])
-    return members, _read_manifest(members)
 
-
-def _read_manifest(members: dict[str, bytes]) -> dict[str, Any]:
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is not a JSON value")
 
@@ -139,7 +135,7 @@ def _read_manifest(members: dict[str, bytes]) -> dict[str, Any]:
     for name, record in records.items():
         if record != _seal(members[name]):
             raise ArchiveError(f"its member {name} was altered: size or SHA-256 do not match the manifest")
-    return manifest
+    return members, manifest
 
 
 def _checked(content: dict[str, Any], key: str, kind: type) -> Any:

@@ -11,8 +11,6 @@ import json
 import math
 import os
 import re
-import secrets
-import shutil
 import stat
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,7 +19,7 @@ from typing import Any, BinaryIO
 
 from iwbayes.release.file import from_bytes, read_recipe
 from iwbayes.release.release import Release
-from iwbayes.utils.archive import MAX_BYTES, MAX_TEXT, ArchiveError, check_text, write_atomically
+from iwbayes.utils.archive import MAX_BYTES, MAX_TEXT, ArchiveError, check_text, draft_of, write_atomically
 from iwbayes.utils.display import one_line
 
 FORMAT = "iwbayes rehearsals"
@@ -36,27 +34,14 @@ class RehearsalsError(ValueError):
 
 @dataclass(frozen=True)
 class RehearsalFacts:
-    """Facts that all rehearsals of a run share; their folder stores them in ``facts.json``.
+    """Facts that all rehearsals of a run share; their folder stores them in ``facts.json``."""
 
-    Parameters
-    ----------
-    release : str
-        `release_digest` of the replayed release.
-    random_seed : int
-        Seed of the run. It and the number i alone determine rehearsal i.
-    generator : str
-        Name of the generator that was run again; empty if the rows of the release were kept unchanged.
-    n_synthetic : int
-        Number of synthetic rows per rehearsal.
-    misfit : float
-        Estimated mean square error of the release's weighted rows in an unmeasured direction of variance one; NaN if
-        it measured no features. Each replay stores its own value; rehearsals miss the excess of this value over those.
-    """
-
-    release: str
-    random_seed: int
-    generator: str
-    n_synthetic: int
+    release: str  # `release_digest` of the replayed release
+    random_seed: int  # it and the number i alone determine rehearsal i
+    generator: str  # the generator that was run again; empty if the rows of the release were kept unchanged
+    n_synthetic: int  # synthetic rows per rehearsal
+    #: Mean square error of the release's weighted rows in an unmeasured direction of variance one; NaN if no features
+    #: were measured. Each replay stores its own value; rehearsals miss the excess of this value over those.
     misfit: float
 
 
@@ -123,8 +108,7 @@ def write_folder(path: Path, facts: RehearsalFacts, release: bytes, contents: It
     refusal = f"{path} already exists. Choose another path."
     if os.path.lexists(path):
         raise FileExistsError(refusal)
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    try:
+    with draft_of(path) as draft:
         start_folder(draft, facts, release)
         for content in contents:
             add_replay(draft, int(opened(content, read_recipe)["rehearsal"]), content)
@@ -132,8 +116,6 @@ def write_folder(path: Path, facts: RehearsalFacts, release: bytes, contents: It
             os.rename(draft, path)
         except FileExistsError:
             raise FileExistsError(refusal) from None
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _read_facts(path: Path) -> RehearsalFacts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -39,50 +39,32 @@ def release_digest(release: Release) -> str:
 
 
 class RehearsedInterval(NamedTuple):
-    """Interval of a statistic, computed by `Rehearsals.interval`, which describes the fields."""
+    """Interval of a statistic, by `Rehearsals.interval`; `sd` is its standard deviation."""
 
     estimate: float
     lower: float
     upper: float
     sd: float
-    unrehearsed_share: float
+    unrehearsed_share: float  # of the variance, due to unmeasured features
 
 
 class StatisticSpread(NamedTuple):
-    """Errors of several statistics, each of shape (q,), computed by `Rehearsals.spread`.
+    """Errors of several statistics, each of shape (q,), computed by `Rehearsals.spread`."""
 
-    ``estimate``: values for the release. ``variance``: mean squared errors over the rehearsals. ``unrehearsed``:
-    additional variances for unmeasured features. ``n_finite``: number of rehearsals with a finite value.
-    """
-
-    estimate: Array
-    variance: Array
-    unrehearsed: Array
-    n_finite: NDArray[np.intp]
+    estimate: Array  # values for the release
+    variance: Array  # mean squared errors over the rehearsals
+    unrehearsed: Array  # additional variances for unmeasured features
+    n_finite: NDArray[np.intp]  # number of rehearsals with a finite value
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rehearsals(Sequence[Release]):
     """Replays of a release, each made in the same way from rows drawn from the release's weighted rows.
 
-    `rehearse` makes them; pass them to `calibrate` or `fit`. The differences between the estimates of the replays and
-    the estimate of the release show how large its own error can be, from all causes. Rehearsals contain no private
-    information beyond the release, and cost no privacy. ``rehearsals[0]`` is a `Release`.
-
-    Parameters
-    ----------
-    facts : RehearsalFacts
-        Facts that all rehearsals share, such as the seed. Use `rehearse` or `Rehearsals.load` to make rehearsals.
-
-    Examples
-    --------
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 300, random_seed=1)
-    >>> private = iw.PrivateTable(people.frame, people.schema)
-    >>> release = iw.publish(private, epsilon=2.0, delta=1e-6, n_synthetic=300, for_models=["y ~ x"])
-    >>> rehearsals = iw.rehearse(release, n=10, random_seed=1, progressbar=False)
-    >>> len(rehearsals), len(rehearsals[0].synthetic)
-    (10, 300)
+    `rehearse` makes them, and `Rehearsals.load` reads them; pass them to `calibrate` or `fit`. The differences between
+    the estimates of the replays and the estimate of the release show how large its own error can be, from all causes.
+    They contain no private information beyond the release, and cost no privacy. ``rehearsals[0]`` is a `Release`, and
+    ``rehearsals.facts`` are facts that all share, such as the seed.
     """
 
     facts: RehearsalFacts
@@ -114,11 +96,11 @@ class Rehearsals(Sequence[Release]):
         """Mean square error of the release's rows, in an unmeasured direction of variance one, that replays miss.
 
         It is the excess of the release's measured error over the errors of the replays, at least
-        `Measurement.least_misfit`, plus the sampling variance of the private rows. It is NaN without a measurement.
+        `Measurement.least_misfit`, plus the sampling variance of the private rows; NaN without a measurement.
         """
         measurement = self.release.weights.measurement
         least = ASSUMED_MISFIT if measurement is None else measurement.least_misfit
-        errors = [opened(self._contents[index], read_recipe).get("misfit") for index in range(len(self))]
+        errors = [opened(content, read_recipe).get("misfit") for content in self._contents]
         known = [float(error) if isinstance(error, int | float) else np.nan for error in errors]
         beyond = self.facts.misfit - np.mean(known)
         return float(np.maximum(beyond, least)) + 1 / self.release.n_private
@@ -214,10 +196,6 @@ class Rehearsals(Sequence[Release]):
         # on average, a random direction has 1/size of the squared slope of a statistic
         return self.misfit * size * np.mean(np.square(slopes), axis=0)
 
-    def __iter__(self) -> Iterator[Release]:
-        """Yield one replay after the other, with only one in memory."""
-        return (self[index] for index in range(len(self)))
-
     def check(self, release: Release) -> None:
         """Raise a ValueError unless these are rehearsals of the given release."""
         if self.facts.release != release_digest(release):
@@ -242,44 +220,14 @@ class Rehearsals(Sequence[Release]):
         return f"{generator} and weights replayed" if generator else "weights replayed, rows kept unchanged"
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the rehearsals to a new folder, completely or not at all.
-
-        Parameters
-        ----------
-        path : str or path
-            Folder to create.
-
-        Returns
-        -------
-        pathlib.Path
-            Path of the folder.
-
-        Raises
-        ------
-        FileExistsError, OSError
-            If the path already exists or cannot be written. No partial folder remains.
-        """
-        write_folder(Path(path), self.facts, self._release, map(self._contents.__getitem__, range(len(self))))
+        """Write the rehearsals to a new folder, completely or not at all, and return its path."""
+        write_folder(Path(path), self.facts, self._release, self._contents)
         return Path(path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Rehearsals:
-        """Read rehearsals from a folder. It runs no code from the folder, and checks each replay when it is read.
+        """Read rehearsals from a folder; a RehearsalsError if it is damaged.
 
-        Parameters
-        ----------
-        path : str or path
-            Folder to read. Do not move it: replays are read from it when they are needed.
-
-        Returns
-        -------
-        Rehearsals
-
-        Raises
-        ------
-        RehearsalsError
-            If the folder is damaged or is not a folder of rehearsals. The message names path and remedy.
-        OSError
-            If the folder does not exist or cannot be opened.
+        It runs no code from the folder, and checks each replay when it is read. So do not move the folder.
         """
         return cls(*read_folder(path))

@@ -23,11 +23,12 @@ from typing import Any
 
 import numpy as np
 
+from iwbayes.evidence import FeatureMap
+from iwbayes.evidence.measurement import MEAN_OF_FEATURES, noise_advice, noise_in_words
 from iwbayes.evidence.scores import RowFeatures
 from iwbayes.release.file import FORMAT_VERSION, from_bytes, to_bytes
-from iwbayes.release.release_verdict import judged
 from iwbayes.release.statement import PrivacyStatement
-from iwbayes.release.weights import Weights, systematic_indices
+from iwbayes.release.weights import ESS_LIMIT, Weights, systematic_indices
 from iwbayes.tables import SyntheticTable
 from iwbayes.tables.reference_levels import rare_references
 from iwbayes.utils import checks
@@ -35,23 +36,16 @@ from iwbayes.utils.archive import ArchiveError, write_atomically
 from iwbayes.utils.arrays import Array
 from iwbayes.utils.display import WIDTH, html_table, one_line, wrapped
 
+#: Description of the measured features, by the name of their set.
+_MEASURED = {
+    "linear": "columns alone",
+    "squares": "columns and squares",
+    "quadratic": "columns, squares and products of two",
+}
+
 
 class ReleaseError(ValueError):
-    """A release file cannot be read, or a release that is not certified would be written.
-
-    It is a ValueError. The message names the file, the problem and the remedy.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp(), "release.iwb")
-    >>> _ = path.write_text("not a release")
-    >>> try:
-    ...     release = load(path)
-    ... except ReleaseError as error:
-    ...     print(str(error).replace(str(path), "release.iwb"))
-    release.iwb cannot be read as an iwbayes release: it is truncated, damaged or not a zip archive (BadZipFile)...
-    """
+    """A release file cannot be read, or a release that is not certified would be written; a ValueError."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -76,19 +70,10 @@ class Release:
     format_version : int
         Format of release files.
 
-    Raises
-    ------
-    TypeError, ValueError
-        If a part has the wrong type, or the parts do not belong together.
-
     Examples
     --------
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 500, random_seed=1)
-    >>> private = iw.PrivateTable(people.frame, people.schema)
-    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, for_models=["y ~ x"], progressbar=False)
-    >>> len(release.synthetic), release.n_private, release.certified
-    (2500, 500, True)
+    >>> len(release.synthetic), release.n_private
+    (10000, 2000)
     """
 
     synthetic: SyntheticTable
@@ -172,8 +157,32 @@ class Release:
 
     @cached_property
     def _judged(self) -> tuple[str, str]:
-        """Verdict and next step."""
-        return judged(self.weights, self.statement, self.recipe or {})
+        """Verdict and next step. Each fit has a separate verdict."""
+        weights, measurement = self.weights, self.weights.measurement
+        if self.statement.adjacency == "replace-user":
+            verdict = "users own several rows, so no interval is calibrated"
+            return verdict, "call fit(formula, release), and read its intervals as descriptions of the rows"
+        if measurement is None or measurement.name != MEAN_OF_FEATURES or measurement.features is None:
+            verdict = f"{weights.method} weights have no tilt measurement, so no interval accounts for their noise"
+            return verdict, "for calibrated intervals, publish with TiltWeights(), the default"
+        if weights.steps:
+            verdict = f"the weights were changed ({', '.join(weights.steps)}), so no interval accounts for their noise"
+            return verdict, "for calibrated intervals, use the weights as they were released"
+        features, ratio = measurement.features, measurement.noise_ratio
+        own = features.terms if isinstance(features, FeatureMap) else None
+        terms = own if isinstance(own, str) else "model"
+        named = (self.recipe or {}).get("for_models")
+        models = "; ".join(map(str, named)) if isinstance(named, list) else ""  # as the publisher wrote them
+        measured = _MEASURED.get(terms) or (f"features of {models}" if models else "named regressions")
+        verdict = f"noise ratio {noise_in_words(ratio)}; measured: {measured}"
+        if advice := noise_advice(ratio, features.dim, terms):
+            return verdict, advice
+        share = weights.ess / len(weights)
+        if share < ESS_LIMIT:
+            few = f"; few rows have most of the weight (ess {share:.0%} of the rows)"
+            return verdict + few, "publish with a larger share for the generator, or with a different generator"
+        which = "these models; expect no calibrated intervals for others" if terms == "model" else "any regression"
+        return verdict, f"call fit(formula, release) for {which}. Each fit has its own verdict"
 
     def __repr__(self) -> str:
         kind = "certified" if self.certified else "NOT certified"
@@ -187,17 +196,7 @@ class Release:
         return self.summary()
 
     def summary(self, *, width: int = WIDTH) -> str:
-        """Return sizes, origin, weights, verdict and privacy statement as plain text.
-
-        Parameters
-        ----------
-        width : int
-            Longest line, in characters.
-
-        Returns
-        -------
-        str
-        """
+        """Return sizes, origin, weights, verdict and privacy statement as plain text, with lines of at most `width`."""
         title, facts, notes = self._facts()
         lines = [title, *(f"  {name}: {value}" for name, value in facts)]
         lines.append("  privacy: " + "\n".join(self.statement.lines()).replace("\n", "\n  "))
@@ -212,16 +211,17 @@ class Release:
         weights, n_rows = self.weights, len(self.synthetic)
         size = f"{n_rows} synthetic rows x {len(self.synthetic.schema)} columns"
         steps = "".join(f", {step}" for step in weights.steps)
-        facts = {
-            "columns": ", ".join(self.synthetic.schema.names),
-            "rows from": self.synthetic.origin or "unknown",
-            "weights": f"{weights.method}{steps}; {weights.n_draws} draw(s), ess {weights.ess:.0f} "
-            f"({weights.ess / n_rows:.0%}), pareto_k {weights.pareto_k_in_words}",
-        }
-        facts |= {"verdict": self.verdict, "next": self.next_step}
+        facts = [
+            ("columns", ", ".join(self.synthetic.schema.names)),
+            ("rows from", self.synthetic.origin or "unknown"),
+            ("weights", f"{weights.method}{steps}; {weights.n_draws} draw(s), ess {weights.ess:.0f} "
+             f"({weights.ess / n_rows:.0%}), pareto_k {weights.pareto_k_in_words}"),
+            ("verdict", self.verdict),
+            ("next", self.next_step),
+        ]  # fmt: skip
         notes = [] if self.certified else [f"NOT certified: {'; '.join(self.reasons)}"]
         notes += [found.text for found in rare_references(self.synthetic, weights.values)]
-        return f"Release of {size} for {self.n_private} private rows", list(facts.items()), notes
+        return f"Release of {size} for {self.n_private} private rows", facts, notes
 
     @property
     def sample_weight(self) -> Array:
@@ -232,12 +232,8 @@ class Release:
 
         Examples
         --------
-        >>> import iwbayes as iw
-        >>> people = iw.datasets.simulate_table("bernoulli", 500, random_seed=1)
-        >>> private = iw.PrivateTable(people.frame, people.schema)
-        >>> release = iw.publish(private, epsilon=1.0, delta=1e-6)
-        >>> round(float(release.sample_weight.sum()))
-        500
+        >>> round(float(release.sample_weight.sum())) == release.n_private
+        True
         """
         values = self.weights.values
         return np.asarray(values * (self.n_private / values.sum()))
@@ -263,17 +259,8 @@ class Release:
             less than one (systematic resampling). Several weight draws are averaged. Intervals from these rows do not
             account for the noise in the weights.
 
-        Raises
-        ------
-        ValueError
-            If ``n`` is below 1.
-
         Examples
         --------
-        >>> import iwbayes as iw
-        >>> people = iw.datasets.simulate_table("bernoulli", 500, random_seed=1)
-        >>> private = iw.PrivateTable(people.frame, people.schema)
-        >>> release = iw.publish(private, epsilon=1.0, delta=1e-6)
         >>> len(release.resample(200, random_seed=1))
         200
         """
@@ -284,7 +271,7 @@ class Release:
         return SyntheticTable(table.frame.iloc[chosen].reset_index(drop=True), table.schema, origin=table.origin)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False, allow_uncertified: bool = False) -> Path:
-        """Write the release to a file, completely or not at all.
+        """Write the release to a file, completely or not at all, and return its path.
 
         Parameters
         ----------
@@ -295,17 +282,12 @@ class Release:
         allow_uncertified : bool, default False
             Write the release even if its privacy statement is not certified, for tests and demonstrations.
 
-        Returns
-        -------
-        pathlib.Path
-            Path of the file.
-
         Raises
         ------
         ReleaseError
             If the release is not certified; the message gives the reasons.
         FileExistsError, OSError
-            If the file already exists or cannot be written. No partial file remains.
+            If the file already exists or cannot be written.
         """
         if not (self.certified or allow_uncertified):
             raise ReleaseError(
@@ -341,22 +323,16 @@ def load(path: str | os.PathLike[str]) -> Release:
     Raises
     ------
     ReleaseError
-        If the file is truncated, damaged, altered, too large, written by a newer version, or not a release. The message
-        names the path and the remedy.
+        If the file is truncated, damaged, altered, too large, written by a newer version, or not a release.
     OSError
         If the file does not exist or cannot be opened.
 
     Examples
     --------
     >>> import tempfile
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 300, random_seed=1)
-    >>> private = iw.PrivateTable(people.frame, people.schema)
-    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, for_models=["y ~ x"], progressbar=False)
-    >>> path = release.save(Path(tempfile.mkdtemp(), "people.iwb"))
-    >>> found = load(path)
-    >>> found.n_private, found.certified
-    (300, True)
+    >>> path = release.save(Path(tempfile.mkdtemp(), "people.iwb"), allow_uncertified=True)
+    >>> load(path).n_private == release.n_private
+    True
     """
     path = Path(path)
     with open(path, "rb") as source:

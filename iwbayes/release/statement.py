@@ -15,18 +15,7 @@ from iwbayes.utils.display import fill, html_table, one_line, wrapped
 NOISE_KINDS = ("hardened", "floating-point", "unverified", "seeded")
 #: Mechanisms without a hardened sampler.
 FLOATING_POINT = ("spherical", "objective", "dp-sgd")
-MECHANISMS = (
-    "gaussian",
-    "laplace",
-    "cube",
-    "spherical",
-    "exponential",
-    "above-threshold",
-    "objective",
-    "dp-sgd",
-    "declared",
-    "none",
-)
+MECHANISMS = tuple("gaussian laplace cube spherical exponential above-threshold objective dp-sgd declared none".split())
 #: For each rule, the sentence in a statement on how the costs of the uses were combined.
 _RULES = {
     "fixed": "Costs combined by privacy loss distributions: all uses were fixed in advance.",
@@ -73,21 +62,12 @@ class Event:
         divided by the clip norm of the gradient of one row. None for other mechanisms.
     count : int, default 1
         Number of times that the mechanism ran.
-    sampling_probability : float or None, default None
-        For "dp-sgd", probability that a row is in a step.
-    steps : int or None, default None
-        For "dp-sgd", number of steps.
-
-    Raises
-    ------
-    ValueError
-        If the mechanism is unknown, a number is out of range, or a parameter does not belong to the mechanism.
+    sampling_probability, steps : float and int, or None
+        For "dp-sgd", probability that a row is in a step, and number of steps.
 
     Examples
     --------
     >>> event = Event("mean income", "laplace", 0.5, count=2)
-    >>> event.epsilon, event.delta, event.count
-    (0.5, 0.0, 2)
     >>> Event.from_dict(event.to_dict()) == event
     True
     """
@@ -152,7 +132,9 @@ def count_uses(events: Iterable[Event]) -> dict[Event, int]:
 class PrivacyStatement:
     """All uses of the private rows and their joint (epsilon, delta) guarantee.
 
-    A release contains its statement as ``release.statement``; a ledger gives it with ``ledger.statement()``.
+    A release contains its statement as ``release.statement``; a ledger gives it with ``ledger.statement()``. It covers
+    its events: one release, and all earlier uses that the same ledger charged. Costs under other ledgers add up. You
+    may choose settings by looking at earlier releases of the same ledger, but not by looking at the private rows.
 
     Parameters
     ----------
@@ -172,31 +154,18 @@ class PrivacyStatement:
     notes : tuple of str, default ()
         Reasons why a release is not certified.
     on_undeclared : {"refuse", "missing", "other"}, default "refuse"
-        Treatment of cells that did not fit the schema; see `PrivateTable`. Under "refuse" the guarantee holds among
-        tables that conform to the schema.
+        Treatment of cells that did not fit the schema; see `PrivateTable`.
     products : frozenset of str or None, default None
         Digests of the tables and weights that the charged events produced; a `Release` checks its parts with them. Not
         stored in files.
     rule : str or None, default None
-        How the costs of releases were combined. "fixed" means that all settings were fixed in advance, so the joint
-        privacy loss distribution applies. Otherwise it is the privacy filter of the ledger (see
-        `iwbayes.curator.privacy.filters`). None if no ledger gave the statement.
+        How the costs of releases were combined: "fixed" if all settings were fixed in advance, so that the joint
+        privacy loss distribution applies, or the privacy filter of the ledger. None if no ledger gave the statement.
     budget : (float, float) or None, default None
         Epsilon and delta that all releases of the ledger together never exceed, even if later settings depend on
         earlier releases.
     large_delta : int or None, default None
         Number of rows, or of users, if delta is at least one over it, which the curator allowed.
-
-    Raises
-    ------
-    ValueError
-        If an argument has an invalid value, or noise that is not hardened is declared certified.
-
-    Notes
-    -----
-    The statement covers its events: one release, and all earlier uses that the same ledger charged. Costs under other
-    ledgers add up. You may choose settings by looking at earlier releases of the same ledger, but not by looking at the
-    private rows.
 
     Examples
     --------
@@ -204,8 +173,6 @@ class PrivacyStatement:
     >>> statement = PrivacyStatement(0.5, 0.0, "replace-one", (event,), "hardened", certified=True)
     >>> print(statement.lines()[0])
     (0.5, 0)-differential privacy under replace-one adjacency.
-    >>> statement.certified, statement.uses[event]
-    (True, 1)
     """
 
     epsilon: float

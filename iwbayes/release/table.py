@@ -55,9 +55,10 @@ def read_table(content: bytes, schema: Schema, n_rows: int, origin: Any, *, file
     limit = decoded_limit(file_size)
     if n_rows * len(schema) * _CELL > limit:
         raise ArchiveError(f"its table of {n_rows} rows and {len(schema)} columns is too large for a file of its size")
-    texts = [column.name for column in schema if _arrow_type(column) == pa.string()]
+    types = {column.name: _arrow_type(column) for column in schema}
+    texts = [name for name, kind in types.items() if kind == pa.string()]  # read as positions: no level is repeated
     file = pq.ParquetFile(io.BytesIO(content), memory_map=False, read_dictionary=texts)
-    expected = [(column.name, _read_type(column)) for column in schema]
+    expected = [(name, pa.dictionary(pa.int32(), kind) if name in texts else kind) for name, kind in types.items()]
     if [(item.name, item.type) for item in file.schema_arrow] != expected:
         raise ArchiveError("the columns of its table do not match its schema")
     footer = _footer(content)
@@ -93,12 +94,6 @@ def _arrow_column(column: Column, values: pd.Series) -> pa.Array:
 def _arrow_type(column: Any) -> pa.DataType:
     kind = {"real": float, "integer": int, "date": int}.get(column.kind) or type(column.levels[0])
     return {float: pa.float64(), int: pa.int64(), str: pa.string(), bool: pa.bool_()}[kind]
-
-
-def _read_type(column: Column) -> pa.DataType:
-    """Return the type with which a column is read: for text the positions of levels, so that no level is repeated."""
-    found = _arrow_type(column)
-    return pa.dictionary(pa.int32(), found) if found == pa.string() else found
 
 
 def _series(column: Any, values: pa.ChunkedArray) -> pd.Series:

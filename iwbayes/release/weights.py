@@ -39,8 +39,9 @@ class Weights(Sourced):
     Parameters
     ----------
     log_weights : array_like, shape (draw, row) or (row,)
-        Unnormalised log weights, log p_private(x)/p_synthetic(x) in natural logarithms. Several weight draws represent
-        the distribution of the released noise; a point estimate is one draw. -inf is a weight of zero.
+        Unnormalised log weights, log p_private(x)/p_synthetic(x) in natural logarithms, at most 1e100 in absolute
+        value. Several weight draws represent the distribution of the released noise; a point estimate is one draw. -inf
+        is a weight of zero; each draw needs a positive weight.
     method : str
         Name of the weight provider that produced the weights.
     steps : tuple of str, default ()
@@ -48,18 +49,11 @@ class Weights(Sourced):
     measurement : Measurement or None, default None
         Noisy statistic from which the weights were computed. Noise-aware calibration needs it.
 
-    Raises
-    ------
-    ValueError
-        If a log weight is NaN, +inf or finite and beyond 1e100 in absolute value, or a draw has no positive weight.
-
     Examples
     --------
     >>> weights = Weights(np.array([0.0, 0.0, 1.0, -1.0]), "example")
     >>> len(weights), weights.n_draws, round(weights.ess, 2)
     (4, 1, 2.72)
-    >>> weights.values.round(2).tolist()
-    [0.79, 0.79, 2.14, 0.29]
     >>> weights.temper(power=0.5).values.round(2).tolist()
     [0.94, 0.94, 1.55, 0.57]
     """
@@ -100,8 +94,7 @@ class Weights(Sourced):
         """Return the weights of some rows, by a slice, a boolean mask or positions; their mean is one again.
 
         These rows represent a part of the private rows. Pass the size of this part to `reweight` as ``total``:
-        ``release.n_private * weights.values[rows].sum() / len(weights)``. The result has no measurement, because the
-        measurement belongs to all rows.
+        ``release.n_private * weights.values[rows].sum() / len(weights)``. The measurement, of all rows, is dropped.
         """
         if np.ndim(rows) == 0 and not isinstance(rows, slice):
             raise TypeError(f"select weights by a slice, a mask or positions of rows; got {rows!r}.")
@@ -156,8 +149,7 @@ class Weights(Sourced):
     def pareto_k(self) -> float:
         """Pareto shape of the largest weights (Vehtari et al. 2024), the largest over the draws; 0.7 is large.
 
-        It is NaN if the largest weights take few distinct values, for example in a table of levels only, because the
-        shape describes a continuous tail.
+        It is NaN if the largest weights take few distinct values, because the shape describes a continuous tail.
         """
         if any(is_tied(draw) for draw in self.log_weights):
             return float("nan")
@@ -177,53 +169,18 @@ class Weights(Sourced):
         return min(kish_ess(draw) for draw in self.log_weights)
 
     def psis(self) -> Weights:
-        """Pareto-smooth the largest weights of each draw (PSIS).
-
-        Returns
-        -------
-        Weights
-            Weights with the additional step "psis".
-        """
+        """Pareto-smooth the largest weights of each draw (PSIS), as the additional step "psis"."""
         return self._stepped(np.stack([psislw(draw)[0] for draw in self.log_weights]), "psis")
 
     def temper(self, *, power: float) -> Weights:
-        """Raise the weights to a power, which reduces their variance and adds bias.
-
-        Parameters
-        ----------
-        power : float
-            Exponent in (0, 1]; 1 leaves the weights unchanged.
-
-        Returns
-        -------
-        Weights
-            Weights with the additional step "temper(power)".
-
-        Raises
-        ------
-        ValueError
-            If the power is outside (0, 1].
-        """
+        """Raise the weights to a power in (0, 1], which reduces variance and adds bias: the step "temper(power)"."""
         checks.share("power", power, "Use 1 to leave weights unchanged.", one=True)
         return self._stepped(self.log_weights * power, f"temper({power:g})")
 
     def truncate(self, *, threshold: float | None = None) -> Weights:
-        """Cut weights above a threshold (Ionides 2008).
+        """Cut weights above a threshold (Ionides 2008), as the additional step "truncate(threshold)".
 
-        Parameters
-        ----------
-        threshold : float, optional
-            Largest weight, in units of the mean weight. The default is the square root of the number of rows.
-
-        Returns
-        -------
-        Weights
-            Weights with the additional step "truncate(threshold)".
-
-        Raises
-        ------
-        ValueError
-            If the threshold is not above 0.
+        The threshold is above 0, in units of the mean weight. The default is the square root of the number of rows.
         """
         level = np.sqrt(len(self)) if threshold is None else float(threshold)
         if not level > 0:

@@ -28,10 +28,7 @@ from iwbayes.utils.threads import one_blas_thread
 
 
 def check_replayable(release: Release, models: Sequence[ScoreModel] = ()) -> Pipeline:
-    """Return the pipeline of a release (generator and weights), or raise if the release cannot be replayed.
-
-    `models` are the models that the release names without storing them.
-    """
+    """Return the pipeline of a release, whose named `models` it does not store, or raise if it cannot be replayed."""
     if not isinstance(release, Release):
         raise TypeError(f"rehearse takes a Release; got {type(release).__name__}. Read one with iwbayes.load(path).")
     if release.statement.adjacency == "replace-user":
@@ -66,11 +63,7 @@ def named_model(models: Sequence[ScoreModel], *, build: str | None = None, **set
 
 
 def replay(content: bytes, index: int, random_seed: int, models: bytes = b"") -> bytes:
-    """Return replay number `index` of a release, as bytes of a release file; `content` is the file of the release.
-
-    `models` are the models that the release does not store, pickled by cloudpickle, which also supports functions that
-    are defined in a notebook.
-    """
+    """Return replay `index` of a release, both as bytes of files; `models` are pickled by cloudpickle."""
     release, pipeline = _opened(content, models)
     rng = np.random.default_rng([random_seed, index])
     ledger = Ledger(math.inf, 0.0, release.statement.adjacency, noise=SeededNoise(int(rng.integers(2**31))))

@@ -16,7 +16,7 @@ from typing import Any
 import cloudpickle
 
 from iwbayes.analyst.calibration.misfit import misfit_of_rows
-from iwbayes.curator.pipeline import GivenTable, Pipeline
+from iwbayes.curator.pipeline import GivenTable
 from iwbayes.curator.progress import progress
 from iwbayes.evidence.scores import ScoreModel
 from iwbayes.release import Release
@@ -52,7 +52,8 @@ def rehearse(
 
     Each rehearsal draws as many rows as there were private rows, in proportion to the weights, and publishes them with
     the settings of the release and seeded noise. The rehearsals work for every model: pass them to `calibrate` or
-    `fit`. They use the release only, and cost no privacy.
+    `fit`. They use the release only, and cost no privacy. The method is related to the replicate weights of survey
+    statistics (Rao & Wu 1988) and to the parametric bootstrap (Efron & Tibshirani 1993).
 
     Parameters
     ----------
@@ -96,18 +97,8 @@ def rehearse(
         If the run was interrupted after at least 10 rehearsals, which are then returned; or if up to a tenth of the
         replays failed.
 
-    Notes
-    -----
-    The noise of the replays is seeded, so their ledgers certify nothing. The method is related to the replicate weights
-    of survey statistics (Rao & Wu 1988) and to the parametric bootstrap (Efron & Tibshirani 1993).
-
     Examples
     --------
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
-    >>> private = iw.PrivateTable(people.frame, people.schema)
-    >>> noise = iw.SeededNoise(1)
-    >>> release = iw.publish(private, epsilon=2.0, delta=1e-6, for_models=["y ~ x + z"], noise=noise, random_seed=1)
     >>> rehearsals = iw.rehearse(release, 10, random_seed=1, progressbar=False)
     >>> idata = iw.fit("y ~ x + z", release, rehearsals=rehearsals, draws=250, random_seed=1, progressbar=False)
     >>> idata["calibration"].attrs["method"]
@@ -123,7 +114,13 @@ def rehearse(
         )
     pipeline = check_replayable(release, models)
     own = cloudpickle.dumps(tuple(models)) if models else b""
-    wanted = _facts(release, pipeline, random_seed)
+    wanted = RehearsalFacts(
+        release_digest(release),
+        secrets.randbits(31) if random_seed is None else random_seed,
+        "" if isinstance(pipeline.generator, GivenTable) else type(pipeline.generator).__name__,
+        pipeline.n_synthetic,
+        misfit_of_rows(release),
+    )
     content, failures = release.to_bytes(), list[Exception]()
     facts, done = (wanted, {}) if path is None else _started(Path(path), wanted, content, random_seed)
     missing = [index for index in range(n) if index not in done]
@@ -154,17 +151,6 @@ def rehearse(
     if path is not None:
         return Rehearsals.load(path)
     return Rehearsals(facts, content, tuple(done[index] for index in sorted(done)))
-
-
-def _facts(release: Release, pipeline: Pipeline, random_seed: int | None) -> RehearsalFacts:
-    kept = isinstance(pipeline.generator, GivenTable)
-    return RehearsalFacts(
-        release_digest(release),
-        secrets.randbits(31) if random_seed is None else random_seed,
-        "" if kept else type(pipeline.generator).__name__,
-        pipeline.n_synthetic,
-        misfit_of_rows(release),
-    )
 
 
 def _started(

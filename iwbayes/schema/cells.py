@@ -39,10 +39,7 @@ def check_on_undeclared(option: Any) -> str:
 
 
 def numbers(values: pd.Series) -> NDArray[np.float64]:
-    """Convert each cell to a finite number, or to NaN if it is not one; infinities and dates give NaN.
-
-    Text that spells a number is converted, True is 1, False is 0, and a complex number without imaginary part is real.
-    """
+    """Convert each cell, also text, booleans and real complex numbers, to a finite number, or to NaN if it is none."""
     with np.errstate(all="ignore"):  # a warning would reveal something about a cell
         if pd.api.types.is_numeric_dtype(values.dtype) and values.dtype.kind in "iufb":
             found = values.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -52,7 +49,7 @@ def numbers(values: pd.Series) -> NDArray[np.float64]:
 
 
 def indices(values: pd.Series, levels: Sequence[Any]) -> NDArray[np.int64]:
-    """Return the position of each cell among the levels, or -1. Compare text as text, and other cells as numbers."""
+    """Return the position of each cell among the levels, or -1; text is compared as text, other cells as numbers."""
     if isinstance(levels[0], str):
         cells = map(_plain, values.to_numpy(dtype=object))
         named = {level: index for index, level in enumerate(levels)}

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from iwbayes.schema import cells
 from iwbayes.schema.cells import AFTER_REFUSAL, dtype_name
-from iwbayes.schema.column import MOST_CHARACTERS, Column
 from iwbayes.utils import checks
 from iwbayes.utils.arrays import Array
 
@@ -24,6 +23,74 @@ Level = str | int | bool
 
 #: Level for cells that are none of the declared levels.
 OTHER = "other"
+#: Largest number of characters of a column name and of a level: outputs repeat both many times.
+MOST_CHARACTERS = 500
+
+
+class Column:
+    """Base class of the column types, with `conform`, `admit`, `encode`, `decode` and feature names."""
+
+    name: str
+    missing: bool
+    kind: ClassVar[str]
+
+    def _check_name(self) -> None:
+        if not isinstance(self.name, str):
+            raise TypeError(f"a column name must be a string; got {type(self.name).__name__}.")
+        if not self.name or not self.name.isprintable():
+            raise ValueError(f"a column name must be printable and not empty; got {self.name[:MOST_CHARACTERS]!r}.")
+        if len(self.name) > MOST_CHARACTERS:
+            raise ValueError(
+                f"a column name must have at most {MOST_CHARACTERS} characters; {self.name[:40]!r}... has "
+                f"{len(self.name)}. Use a shorter name."
+            )
+        if not isinstance(self.missing, bool):
+            raise TypeError(f"{self.name}: missing must be True or False; got {self.missing!r}.")
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the encoded features: the column, and its missing indicator if missing cells are declared."""
+        return (self.name, f"{self.name}[missing]") if self.missing else (self.name,)
+
+    def conform(self, values: pd.Series) -> pd.Series:
+        """Check the values against the declaration, and return them in the canonical dtype."""
+        raise NotImplementedError
+
+    def admitting(self, on_undeclared: str) -> Column:
+        """Return the declaration extended for cells that do not fit, independently of the data."""
+        return replace(self, missing=True)  # type: ignore[type-var]
+
+    def admit(self, values: pd.Series, on_undeclared: str) -> pd.Series:
+        """Return the values in the canonical dtype; cells that do not fit become missing. No cell is refused."""
+        raise NotImplementedError
+
+    def encode(self, values: pd.Series) -> Array:
+        """Encode canonical values as centred features, shape (row, feature)."""
+        raise NotImplementedError
+
+    def decode(self, features: Array) -> pd.Series:
+        """Decode features, shape (row, feature), to the nearest canonical values."""
+        raise NotImplementedError
+
+    def _check_missing(self, absent: NDArray[np.bool_]) -> None:
+        if absent.any() and not self.missing:
+            raise ValueError(
+                f"column {self.name!r} has missing values, which its declaration does not allow. "
+                f"Complete the table, or declare missing=True. {AFTER_REFUSAL}"
+            )
+
+    def _with_indicator(self, scaled: Array) -> Array:
+        """Return a block of one feature, with 0 for NaN, and the missing indicator if missing cells are declared."""
+        absent = np.isnan(scaled)
+        scaled[absent] = 0.0
+        return np.column_stack([scaled, absent]) if self.missing else scaled[:, None]
+
+    def _integers(self, numbers: NDArray[Any], absent: NDArray[np.bool_]) -> pd.Series:
+        """Return int64, or Int64 if missing cells are declared."""
+        if not self.missing:
+            return pd.Series(numbers.astype(np.int64), name=self.name)
+        whole = np.where(absent, 0, numbers).astype(np.int64)
+        return pd.Series(pd.arrays.IntegerArray(whole, absent), name=self.name)
 
 
 class _Numeric(Column):
@@ -38,6 +105,10 @@ class _Numeric(Column):
 
     def _backward(self, values: Array) -> Array:
         return np.expm1(values) if self.transform == "log1p" else values
+
+    def _scale(self) -> Array:
+        """Return the bounds on the scale of the encoding, shape (2,)."""
+        return self._forward(np.array([self.lower, self.upper], dtype=np.float64))
 
     def _check_bounds(self) -> None:
         self._check_name()
@@ -72,21 +143,21 @@ class _Numeric(Column):
         return pd.Series(numbers, name=self.name)
 
     def conform(self, values: pd.Series) -> pd.Series:
-        """Check and clip the values; float64 for `Real`, otherwise int64, or Int64 if missing cells are declared."""
+        """Check and clip the values."""
         return self._canonical(self._numbers(values))
 
     def admit(self, values: pd.Series, on_undeclared: str) -> pd.Series:
         return self._canonical(np.clip(cells.numbers(values), self.lower, self.upper))
 
     def encode(self, values: pd.Series) -> Array:
-        """Scale the values from their bounds to [-1/2, 1/2]; a missing cell is 0, and its indicator is 1."""
+        """Scale the values from their bounds to [-1/2, 1/2]."""
         numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
-        low, high = self._forward(np.array([self.lower, self.upper], dtype=np.float64))
+        low, high = self._scale()
         scaled = np.clip((self._forward(numbers) - low) / (high - low) - 0.5, -0.5, 0.5)
         return self._with_indicator(scaled)
 
     def decode(self, features: Array) -> pd.Series:
-        low, high = self._forward(np.array([self.lower, self.upper], dtype=np.float64))
+        low, high = self._scale()
         scaled = np.clip(features[:, 0] + 0.5, 0.0, 1.0)
         numbers = np.clip(self._backward(low + scaled * (high - low)), self.lower, self.upper)
         return self._canonical(np.where(features[:, 1] >= 0.5, np.nan, numbers) if self.missing else numbers)
@@ -106,11 +177,6 @@ class Real(_Numeric):
         "log1p" encodes log(1 + value), for skewed columns; it requires ``lower > -1``.
     missing : bool, default False
         Whether missing cells are allowed. They are encoded by a separate indicator.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is invalid, or the bounds are too close or too far apart for floating-point arithmetic.
 
     Examples
     --------
@@ -134,7 +200,7 @@ class Real(_Numeric):
             raise ValueError(f"{self.name}: transform must be None or 'log1p'; got {self.transform!r}.")
         if self.transform == "log1p" and self.lower <= -1:
             raise ValueError(f"{self.name}: transform 'log1p' requires lower > -1; got {self.lower}.")
-        low, high = self._forward(np.array([self.lower, self.upper]))
+        low, high = self._scale()
         if not 0 < float(high) - float(low) < math.inf:
             raise ValueError(
                 f"{self.name}: bounds [{self.lower}, {self.upper}] are too close or too far apart for "
@@ -144,9 +210,6 @@ class Real(_Numeric):
 
 class _Whole(_Numeric):
     """Base class of `Integer` and `Date`: int64, or Int64 if missing cells are declared."""
-
-    lower: int
-    upper: int
 
     def _canonical(self, numbers: Array) -> pd.Series:
         return self._integers(np.round(numbers), np.isnan(numbers))
@@ -161,20 +224,9 @@ class Integer(_Whole):
     name : str
         Column name.
     lower, upper : int
-        Public bounds, inclusive. Values outside are clipped to them.
+        Public bounds, inclusive, at most 2**53 in absolute value. Values outside are clipped to them.
     missing : bool, default False
         Whether missing cells are allowed. They are encoded by a separate indicator.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is invalid, or a bound is beyond 2**53.
-
-    Examples
-    --------
-    >>> visits = Integer("visits", 0, 20)
-    >>> visits.conform(pd.Series([3, 57])).tolist()  # values outside the bounds are clipped
-    [3, 20]
     """
 
     name: str
@@ -232,18 +284,10 @@ class _Levels(Column):
         self._check_missing(absent)
         if isinstance(values.dtype, pd.CategoricalDtype) and list(values.cat.categories) == list(self.levels):
             return self.from_codes(values.cat.codes.to_numpy(dtype=np.int64))  # already in canonical form
-        if self.levels == (0, 1) and type(self.levels[0]) is int and str(values.dtype).lower() == "int64":
-            numbers = values.to_numpy(dtype=np.int64, na_value=0)
-            if np.isin(numbers, (0, 1)).all():
-                return self.from_codes(np.where(absent, -1, numbers))  # the numbers are the codes
         table = {level: code for code, level in enumerate(self.levels)}
-        try:
-            if isinstance(values.dtype, pd.StringDtype):  # all text: look up each distinct value once
-                own, texts = pd.factorize(values)
-                found = np.array([*(table.get(text, -1) for text in texts), -1], dtype=np.int64)
-                codes = found[own]
-            else:  # True equals 1, as in Python
-                codes = np.fromiter((table.get(cell, -1) for cell in values.astype(object)), np.int64, len(values))
+        try:  # look up each distinct cell once; True equals 1, as in Python
+            own, distinct = pd.factorize(values)
+            codes = np.array([*(table.get(each, -1) for each in distinct), -1], dtype=np.int64)[own]
         except Exception:  # a cell that cannot be hashed, such as a list; cells of unknown classes may raise anything
             raise TypeError(
                 f"column {self.name!r} (dtype {dtype_name(values)}) has cells that cannot be levels. Recode the "
@@ -285,11 +329,6 @@ class Binary(_Levels):
     missing : bool, default False
         Whether missing cells are allowed. They are encoded by a separate indicator.
 
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is invalid, or there are not exactly two distinct levels.
-
     Examples
     --------
     >>> insured = Binary("insured", ["no", "yes"])
@@ -308,14 +347,14 @@ class Binary(_Levels):
             raise ValueError(f"{self.name}: Binary takes 2 levels; got {len(self.levels)}. For more, use Categorical.")
 
     def from_codes(self, codes: NDArray[np.int64]) -> pd.Series:
-        """Return canonical values: whole numbers for the levels 0 and 1, otherwise a pandas categorical."""
+        """Return whole numbers for the levels 0 and 1, otherwise a pandas categorical."""
         if self.levels != (0, 1) or isinstance(self.levels[0], bool):
             return super().from_codes(codes)
         codes = np.asarray(codes, dtype=np.int64)
         return self._integers(codes, codes < 0)
 
     def encode(self, values: pd.Series) -> Array:
-        """Encode the first level as -1/2 and the second as +1/2; a missing cell is 0, and its indicator is 1."""
+        """Encode the first level as -1/2 and the second as +1/2."""
         codes = self.codes(values)
         return self._with_indicator(np.where(codes < 0, np.nan, codes - 0.5))
 
@@ -339,11 +378,6 @@ class Categorical(_Levels):
         The levels, at least two. The first is the reference level of a regression.
     missing : bool, default False
         Whether missing cells are allowed. They are encoded by an additional indicator of the block.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is invalid, or there are fewer than two distinct levels.
 
     Examples
     --------

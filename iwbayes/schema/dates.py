@@ -34,13 +34,17 @@ class Date(_Whole):
     and so on. The synthetic rows contain these numbers, and formulas and PyMC models use them, so a coefficient is the
     effect of one unit. `dates` converts the numbers back to dates.
 
+    Cells may be dates, datetimes (time of day and time zone are ignored) or ISO text; for months and years also
+    "2010-01", and for years "2010". A whole number from 0 to ``upper`` is a number of units. All other cells do not
+    fit. Convert text in other forms first, because 03/04/2010 means different dates in different countries.
+
     Parameters
     ----------
     name : str
         Column name.
     first, last : datetime.date or str
-        Public range, as dates or ISO text such as "2010-01-31". Dates outside are moved to its ends. The attributes are
-        ISO text.
+        Public range, as dates or ISO text such as "2010-01-31", at least one unit apart. Dates outside are moved to its
+        ends. The attributes are ISO text.
     unit : {"day", "week", "month", "year"}, default "day"
         Unit of the numbers. Weeks start on the weekday of ``first``; months and years are calendar months and years. A
         unit that is coarser than necessary costs precision; a finer unit costs nothing.
@@ -51,17 +55,6 @@ class Date(_Whole):
     ----------
     lower, upper : int
         Bounds of the numbers: 0, and the number of ``last``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is invalid, or ``last`` is not at least one unit after ``first``.
-
-    Notes
-    -----
-    Cells may be dates, datetimes (time of day and time zone are ignored) or ISO text. For months and years, cells may
-    also be "2010-01", and for years "2010". A whole number from 0 to ``upper`` is a number of units. All other cells do
-    not fit. Convert text in other forms first, because 03/04/2010 means different dates in different countries.
 
     Examples
     --------
@@ -79,6 +72,7 @@ class Date(_Whole):
     unit: str = "day"
     missing: bool = False
     kind: ClassVar[str] = "date"
+    lower = 0
 
     def __post_init__(self) -> None:
         self._check_name()
@@ -95,11 +89,6 @@ class Date(_Whole):
             )
 
     @property
-    def lower(self) -> int:  # type: ignore[override]
-        """Zero, the number of the unit that contains ``first``."""
-        return 0
-
-    @property
     def upper(self) -> int:  # type: ignore[override]
         """Number of the unit that contains ``last``."""
         return int(self._since(np.array([self.last], dtype="datetime64[D]"))[0])
@@ -114,18 +103,7 @@ class Date(_Whole):
         return self._by_cell(values)
 
     def dates(self, values: pd.Series) -> pd.Series:
-        """Convert numbers of units to dates.
-
-        Parameters
-        ----------
-        values : pandas.Series
-            Numbers of units, as in the tables of this package.
-
-        Returns
-        -------
-        pandas.Series
-            First day of each unit, dtype datetime64[s]; NaT if missing.
-        """
+        """Convert numbers of units to the first day of each unit, dtype datetime64[s]; NaT if missing."""
         numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
         unit, size = _UNITS[self.unit]
         start = np.datetime64(str(self.first), unit).astype(np.int64)

@@ -15,13 +15,11 @@ import numpy as np
 import pandas as pd
 
 from iwbayes.schema.cells import check_on_undeclared
-from iwbayes.schema.columns import Binary, Categorical, Column, Integer, Level, Real, _Numeric
+from iwbayes.schema.columns import Binary, Categorical, Column, Integer, Real, _Numeric
 from iwbayes.schema.dates import Date
 from iwbayes.utils.archive import MAX_TEXT, check_text
 from iwbayes.utils.arrays import Array
 from iwbayes.utils.display import WIDTH, html_table, text_table
-
-__all__ = ["Binary", "Categorical", "Column", "Date", "Integer", "Level", "Real", "Schema", "column_table"]
 
 #: Column types by their name in a schema file.
 COLUMN_TYPES: dict[str, type[Column]] = {column.kind: column for column in (Real, Integer, Date, Binary, Categorical)}
@@ -52,18 +50,8 @@ class Schema(Frozen):
     Parameters
     ----------
     *columns : Real, Integer, Date, Binary or Categorical
-        Declarations of the columns, in the order of the columns of the tables.
-
-    Attributes
-    ----------
-    columns : tuple of Real, Integer, Date, Binary or Categorical
-        The declarations. ``schema["age"]`` is the declaration of the column "age".
-
-    Raises
-    ------
-    TypeError, ValueError
-        If a column has a different type, a name appears twice, there is no column, or the columns encode to more than
-        20,000 features.
+        Declarations of the columns, in the order of the columns of the tables: at least one, with distinct names and at
+        most 20,000 encoded features. ``schema["age"]`` is the declaration of the column "age".
 
     Examples
     --------
@@ -147,30 +135,9 @@ class Schema(Frozen):
     def admitting(self, on_undeclared: str) -> Schema:
         """Return the published schema of a `PrivateTable` with this option. It does not depend on the rows.
 
-        Parameters
-        ----------
-        on_undeclared : {"refuse", "missing", "other"}
-            "refuse" changes nothing. "missing" allows missing cells in every column. "other" adds a level "other" to
-            each Categorical whose levels are text, unless it is already declared, and allows missing cells in all other
-            columns.
-
-        Returns
-        -------
-        Schema
-            The extended schema. Applying the option again changes nothing.
-
-        Raises
-        ------
-        ValueError
-            If the option is invalid, or two features of the new schema have the same name.
-
-        Examples
-        --------
-        >>> Schema(Real("age", 17, 90), Categorical("town", ["A", "B"])).admitting("other")
-        Schema(
-            Real(name='age', lower=17.0, upper=90.0, transform=None, missing=True),
-            Categorical(name='town', levels=('A', 'B', 'other'), missing=False),
-        )
+        "refuse" changes nothing. "missing" allows missing cells in every column. "other" adds a level "other" to each
+        Categorical whose levels are text, and allows missing cells in all other columns. Applying the option again
+        changes nothing.
         """
         option = check_on_undeclared(on_undeclared)
         return self if option == "refuse" else Schema(*(column.admitting(option) for column in self))
@@ -183,7 +150,7 @@ class Schema(Frozen):
         frame : pandas.DataFrame, shape (row, column)
             Table with exactly the declared columns, in any order.
         on_undeclared : {"refuse", "missing", "other"}, default "refuse"
-            Treatment of cells that do not fit; see `PrivateTable`. Unless it is "refuse", the result has the schema
+            Treatment of cells that do not fit; see `PrivateTable`. The result has the schema
             ``admitting(on_undeclared)``.
 
         Returns
@@ -194,9 +161,8 @@ class Schema(Frozen):
         Raises
         ------
         TypeError, ValueError
-            If the table does not fit. The message names the column and the remedy, never a value of the table.
-            Undeclared columns are named by position: if a file has no header, the column names are its first private
-            row.
+            If the table does not fit. The message names column and remedy, never a value. Undeclared columns are named
+            by position: if a file has no header, the column names are its first private row.
         """
         admitted = self.admitting(on_undeclared)
         if not isinstance(frame, pd.DataFrame):
@@ -218,41 +184,18 @@ class Schema(Frozen):
             )
         if len(frame) == 0:
             raise ValueError("the table has no rows; a table needs at least one.")
-        found = {}
+        refuses, found = on_undeclared == "refuse", {}
         for column in admitted:
             values = frame[column.name].reset_index(drop=True)
-            refuses = on_undeclared == "refuse"
             found[column.name] = column.conform(values) if refuses else column.admit(values, on_undeclared)
         return pd.DataFrame(found, copy=False)
 
     def encode(self, frame: pd.DataFrame) -> Array:
-        """Encode a table as centred features.
-
-        Parameters
-        ----------
-        frame : pandas.DataFrame, shape (row, column)
-            Table in canonical form (from `conform` or `decode`).
-
-        Returns
-        -------
-        ndarray, shape (row, feature)
-            Numbers scaled from their bounds to [-1/2, 1/2], binary columns as -1/2 and +1/2, and categories one-hot.
-        """
+        """Encode a table in canonical form as centred features, shape (row, feature)."""
         return np.hstack([column.encode(frame[column.name]) for column in self.columns])
 
     def decode(self, features: Array) -> pd.DataFrame:
-        """Decode features to the nearest canonical table; the inverse of `encode`.
-
-        Parameters
-        ----------
-        features : ndarray, shape (row, feature)
-            Encoded features.
-
-        Returns
-        -------
-        pandas.DataFrame, shape (row, column)
-            Table in canonical form.
-        """
+        """Decode features, shape (row, feature), to the nearest table in canonical form; the inverse of `encode`."""
         features = np.asarray(features, dtype=np.float64)
         if features.ndim != 2 or features.shape[1] != self.n_features:
             raise ValueError(f"features must have shape (row, {self.n_features}); got {features.shape}.")
@@ -291,23 +234,9 @@ class Schema(Frozen):
 
     @classmethod
     def from_toml(cls, source: str | Path) -> Schema:
-        """Read a schema from TOML.
+        """Read a schema from TOML text or from a file; TypeError or ValueError if it is not valid.
 
-        Parameters
-        ----------
-        source : str or pathlib.Path
-            TOML text, or the path of a file. A string that ends in ``.toml`` is a path.
-
-        Returns
-        -------
-        Schema
-
-        Raises
-        ------
-        TypeError, ValueError
-            If the text is not valid TOML or not a valid schema.
-        OSError
-            If the file cannot be read.
+        A string that ends in ``.toml``, or a pathlib.Path, is the path of a file.
         """
         is_file = isinstance(source, Path) or (source.strip().endswith(".toml") and "\n" not in source)
         try:

@@ -34,10 +34,7 @@ def slices(frame: pd.DataFrame, *, times: int = 1) -> Iterator[pd.DataFrame]:
 
 
 def summed(frame: pd.DataFrame, function: Callable[[pd.DataFrame], IntArray]) -> IntArray:
-    """Sum, exactly, the arrays of whole numbers that a function returns for the blocks of a nonempty frame.
-
-    These blocks are four times as large, because an array may have more numbers than a block has rows.
-    """
+    """Sum, exactly, the whole numbers that a function returns for blocks of a nonempty frame, which are larger here."""
     return reduce(np.add, map(function, slices(frame, times=4)))
 
 

@@ -32,8 +32,7 @@ _KEYS_AT_ONCE = 2**15
 def row_keys(secret: IntArray) -> Keys:
     """Return a function that gives random keys of rows: SHAKE-256 of a secret and the position of the row.
 
-    The keys do not depend on the content of any row. A row has the same key in every call, however the rows are split
-    into blocks.
+    Keys do not depend on the content of any row, nor on how the rows are split into blocks.
     """
     seed = np.asarray(secret, dtype=np.int64).tobytes()
 
@@ -116,21 +115,11 @@ def digest_of(cells: pd.Series) -> bytes:
 
 
 class Owners(NamedTuple):
-    """Owners over all partitions (private). The rows of a user may be in any partition.
+    """Owners over all partitions (private). The rows of a user may be in any partition."""
 
-    Parameters
-    ----------
-    counts : ndarray of int, shape (user,)
-        Number of rows of each user, in order of appearance.
-    sizes : ndarray of int, shape (partition,)
-        Number of rows of each partition.
-    digests : tuple of bytes
-        Digest of the user column in each partition.
-    """
-
-    counts: IntArray
-    sizes: IntArray
-    digests: tuple[bytes, ...]
+    counts: IntArray  # rows of each user, in order of appearance
+    sizes: IntArray  # rows of each partition
+    digests: tuple[bytes, ...]  # of the user column in each partition
 
     @classmethod
     def over(cls, parts: Iterable[PartOwners]) -> Owners:
@@ -144,11 +133,7 @@ class Owners(NamedTuple):
         return cls(counts, np.array(sizes, dtype=np.int64), tuple(digests))
 
     def choose(self, parts: Iterable[PartOwners], keys: Keys, tau: int) -> IntArray:
-        """Return the positions, increasing, of at most tau rows of each user over all partitions, as `kept_rows` does.
-
-        Rows that cannot be kept are dropped from time to time, so memory holds a few million rows, or about as many as
-        may be kept.
-        """
+        """Return the increasing positions of at most tau rows of each user; memory holds few more rows."""
         held = [(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64))]
         start, n_new = 0, 0
         for index, (part, codes) in enumerate(_over_all(parts)):

@@ -18,6 +18,14 @@ from iwbayes.utils.arrays import IntArray
 class PrivateTable(Frozen):
     """Hold private rows under a public schema. Printed forms show the schema only.
 
+    Without users, the number of rows is public: neighbouring tables have the same size. With users, the number of users
+    is public and the number of rows is private: ``len`` raises an error, and ``n_private`` is a noisy count.
+
+    An error under ``on_undeclared="refuse"`` depends on private cells, so the guarantee of a release then holds among
+    tables that conform to the schema. Under "missing" and "other" no cell can raise an error or drop a row, and the
+    published schema depends on the declared schema and the option only. Each cell is converted separately, whatever the
+    dtype of its column: text that spells a number becomes a number, and dates in a Real column become missing cells.
+
     Parameters
     ----------
     frame : pandas.DataFrame, shape (row, column)
@@ -33,31 +41,17 @@ class PrivateTable(Frozen):
         undeclared level, or text or infinity among numbers. "refuse" raises an error. "missing" makes it a missing
         cell. "other" makes it the level "other" of a Categorical whose levels are text, and a missing cell in all other
         columns. "missing" and "other" also round fractions in an Integer column. Choose the option before you read the
-        rows, because it changes the published schema; see Notes.
+        rows, because it changes the published schema.
 
     Attributes
     ----------
-    on_undeclared : str
-        The option.
     rows_per_user : int or None
         Public upper bound of the number of rows per user: 1 without users, None until contributions are bounded.
 
     Raises
     ------
     TypeError, ValueError
-        If the rows do not fit the declaration (see `Schema.conform`); the message names the column, never a value. If
-        the user column is missing, incomplete or part of the schema. If ``on_undeclared`` is invalid.
-
-    Notes
-    -----
-    Without users, the number of rows is public: neighbouring tables have the same size. With users, the number of users
-    is public and the number of rows is private: ``len`` raises an error, and ``n_private`` is a noisy count.
-
-    An error under "refuse" depends on private cells. If you change the schema because of it, you use private rows. So
-    under "refuse" the guarantee of a release holds among tables that conform to the schema. Under "missing" and "other"
-    no cell can raise an error or drop a row, and the published schema depends on the declared schema and the option
-    only. Each cell is converted separately, whatever the dtype of its column: text that spells a number becomes a
-    number, and dates in a Real column become missing cells.
+        If rows or user column do not fit the declaration; the message names the column, never a value.
 
     Examples
     --------
@@ -65,11 +59,6 @@ class PrivateTable(Frozen):
     >>> declared = Schema(Real("age", 18, 90), Categorical("region", ["north", "south"]))
     >>> rows = pd.DataFrame({"age": [41, "unknown"], "region": ["north", "abroad"]})
     >>> private = PrivateTable(rows, declared, on_undeclared="other")
-    >>> print(private)
-    PrivateTable of Schema(
-        Real(name='age', lower=18.0, upper=90.0, transform=None, missing=True),
-        Categorical(name='region', levels=('north', 'south', 'other'), missing=False),
-    )
     >>> private.schema == declared.admitting("other")
     True
     """
@@ -112,15 +101,11 @@ class PrivateTable(Frozen):
         frame : dask.dataframe.DataFrame
             Rows with exactly the declared columns, and the user column if there is one, from files that do not change.
             The scheduler of Dask processes one partition per thread, and these partitions must fit in memory together.
-        schema : Schema
-            Public declaration of the columns.
-        user : str, optional
-            Name of the user column, as for rows in memory. The rows of a user may be in any partition. Memory grows
-            with the number of users and with the number of rows that `bound_contributions` may keep, but not with the
-            number of all rows.
-        on_undeclared : {"refuse", "missing", "other"}, default "refuse"
-            Treatment of cells that do not fit, as for rows in memory. The readers of Dask refuse cells with an
-            unexpected dtype; read columns as text (``dtype=str``) if this option should handle such cells.
+        schema, user, on_undeclared
+            As for rows in memory. The rows of a user may be in any partition; memory grows with the number of users and
+            of the rows that `bound_contributions` may keep, but not with the number of all rows. The readers of Dask
+            refuse cells with an unexpected dtype; read columns as text (``dtype=str``) if `on_undeclared` should handle
+            such cells.
 
         Returns
         -------
@@ -131,10 +116,8 @@ class PrivateTable(Frozen):
 
         Raises
         ------
-        ModuleNotFoundError
-            If Dask is not installed; the message names the extra.
-        TypeError, ValueError
-            If the rows do not fit the declaration, or the frame is not a Dask frame.
+        TypeError, ValueError, ModuleNotFoundError
+            If the rows do not fit the declaration, the frame is not a Dask frame, or Dask is not installed.
         RuntimeError
             If the frame cannot be computed, or its rows or owners changed, now or later. The message of Dask is not
             shown, because it may quote private rows.
@@ -152,27 +135,21 @@ class PrivateTable(Frozen):
         both = {"_schema": schema, "on_undeclared": on_undeclared}
         self._set(**(dict.fromkeys(self.__slots__) | both | content))
 
-    def _bounded(self, indices: IntArray, *, rows_per_user: int, n_private: int, source: str) -> PrivateTable:
-        """Keep the given rows, at most ``rows_per_user`` of each user; see `bound_contributions`."""
-        if self.users is None:
-            raise ValueError("bounding contributions requires a table with a user column. Pass user=... to the table.")
-        kept = self.users[indices]
-        check_kept(kept, rows_per_user)
-        frame = self.frame.iloc[indices].reset_index(drop=True)
-        return self._with(rows_per_user, n_private, source, _frame=frame, _users=kept)
-
     def _bounded_by(self, keys: Keys, *, rows_per_user: int, n_private: int, source: str) -> PrivateTable:
-        """Keep the ``rows_per_user`` rows of each user with the smallest keys."""
+        """Keep the ``rows_per_user`` rows of each user with the smallest keys; see `bound_contributions`."""
+        content: dict[str, Any] = {"rows_per_user": rows_per_user, "_n_private": n_private, "_source": source}
         if self._rows is not None:
-            return self._with(rows_per_user, n_private, source, _rows=self._rows.keeping(keys, rows_per_user))
-        indices = kept_rows(self._users, keys(0, len(self.frame)), rows_per_user)  # type: ignore[arg-type]
-        return self._bounded(indices, rows_per_user=rows_per_user, n_private=n_private, source=source)
-
-    def _with(self, rows_per_user: int, n_private: int, source: str, **content: object) -> PrivateTable:
-        """Return a table with the same schema, and these public facts and rows."""
+            content["_rows"] = self._rows.keeping(keys, rows_per_user)
+        else:
+            if self._users is None:
+                raise ValueError(
+                    "bounding contributions requires a table with a user column. Pass user=... to the table."
+                )
+            kept = kept_rows(self._users, keys(0, len(self.frame)), rows_per_user)
+            content |= {"_frame": self.frame.iloc[kept].reset_index(drop=True), "_users": self._users[kept]}
+            check_kept(content["_users"], rows_per_user)
         table = object.__new__(PrivateTable)
-        facts = {"rows_per_user": rows_per_user, "_n_private": n_private, "_source": source}
-        table._fill(self._schema, self.on_undeclared, **facts, **content)
+        table._fill(self._schema, self.on_undeclared, **content)
         return table
 
     @property
@@ -191,10 +168,7 @@ class PrivateTable(Frozen):
         return self._frame is not None
 
     def map_blocks(self, function: Callable[[pd.DataFrame], Any]) -> Iterator[Any]:
-        """Yield the results of a function for blocks of private rows in canonical form, in order; for the curator only.
-
-        Dask may call the function in other threads or on other machines.
-        """
+        """Yield a function's results for blocks of private rows, in order, maybe from other machines; curator only."""
         yield from map(function, slices(self.frame)) if self._rows is None else self._rows.map(function)
 
     def sum_blocks(self, function: Callable[[pd.DataFrame], IntArray]) -> IntArray:
@@ -208,13 +182,7 @@ class PrivateTable(Frozen):
 
     @property
     def n_private(self) -> int:
-        """Public number of rows: exact without users, otherwise the noisy count of `bound_contributions`.
-
-        Raises
-        ------
-        ValueError
-            If there are users and contributions are not bounded yet, because the number of rows is then private.
-        """
+        """Public number of rows: exact without users, otherwise noisy; a ValueError until contributions are bounded."""
         if self._n_private is None:
             raise ValueError(
                 "the number of rows is private if users own several. Call bound_contributions(private, ledger, ...) "
@@ -229,13 +197,7 @@ class PrivateTable(Frozen):
 
     @property
     def users(self) -> IntArray | None:
-        """Owners of the rows as codes, shape (row,); None without a user column. Private, for curator modules only.
-
-        Raises
-        ------
-        ValueError
-            If the rows are in a Dask frame, because their owners are then not in memory.
-        """
+        """Owners of the rows in memory as codes, shape (row,), or None. Private, for curator modules only."""
         if self._users is None and self.of_users:
             self.frame  # noqa: B018 - refuses
         return self._users

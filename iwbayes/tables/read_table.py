@@ -30,17 +30,7 @@ _MOST_CHARACTERS = 2**31 - 1
 
 @dataclass(frozen=True)
 class Format:
-    """Format of a CSV file; for a Parquet file all settings keep their defaults.
-
-    Parameters
-    ----------
-    sep : str
-        Separator between cells, one character.
-    encoding : str
-        Text encoding, as Python names it.
-    decimal : {".", ","}
-        Decimal mark.
-    """
+    """Format of a CSV file: separator, text encoding and decimal mark; for a Parquet file all keep their defaults."""
 
     sep: str = ","
     encoding: str = "utf-8"
@@ -136,8 +126,8 @@ def read_table(
         A ``.csv`` file with one header line (``.csv.gz`` and other compressed forms work as well), or a ``.parquet``
         file.
     schema : Schema
-        Declares how cells are read: numbers as numbers, and levels as text if the declared levels are text, so the
-        code 007 stays "007". Undeclared columns are kept unchanged.
+        Declares how cells are read: numbers as numbers, and levels as text if the declared levels are text, so the code
+        007 stays "007". Undeclared columns are kept unchanged.
     drop : sequence of str, default ()
         Columns to leave out, such as identifiers. `PrivateTable` refuses undeclared columns.
     keep_declared : bool, default False
@@ -148,12 +138,9 @@ def read_table(
         Treatment of cells that do not fit the schema. Pass the same option to `PrivateTable`. Under "missing" and
         "other", text in a number column becomes a missing cell, and bytes that the encoding does not allow are
         replaced, so no cell can make the call fail.
-    sep : str, default ","
-        Separator between the cells of a CSV file, one character, such as ``";"`` or ``"\t"``.
-    encoding : str, default "utf-8"
-        Encoding of a CSV file, such as "cp1252" or "utf-16".
-    decimal : {".", ","}, default "."
-        Decimal mark of the numbers in a CSV file. Thousands separators are not allowed.
+    sep, encoding, decimal : str, default ",", "utf-8" and "."
+        Separator of the cells of a CSV file (one character), its encoding, such as "cp1252", and the decimal mark of
+        its numbers, a point or a comma. Thousands separators are not allowed.
 
     Returns
     -------
@@ -162,11 +149,9 @@ def read_table(
 
     Raises
     ------
-    OSError
-        If the file does not exist or cannot be opened.
-    TypeError, ValueError
-        If the file has a different format or is malformed, a number column contains text, a declared column appears
-        twice, a column in ``drop`` is missing or declared, or an option has an invalid value.
+    OSError, TypeError, ValueError
+        If the file cannot be opened, has a different format or is malformed, a number column contains text, or an
+        option is invalid.
 
     Examples
     --------
@@ -216,15 +201,7 @@ def stored_rows(
     keep_declared: bool = False,
     user: str | None = None,
 ) -> Any:
-    """Return the Dask frame of a folder of Parquet files, for `PrivateTable.from_dask`, without reading a cell.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If Dask is not installed; the message names the extra to install.
-    OSError, TypeError, ValueError
-        As in `read_table`; also if the folder contains other files, or the files have different columns.
-    """
+    """Return the Dask frame of a folder of Parquet files, for `PrivateTable.from_dask`, without reading a cell."""
     check_drop(drop, schema)
     files, names = files_of(folder, form), header(folder, form)
     _check_names(folder, names, schema, drop)
@@ -235,9 +212,7 @@ def stored_rows(
 
 
 def files_of(path: Path, form: Format) -> list[Path]:
-    """Return the Parquet files of a folder sorted by name, or a list of the one file; refuse other content."""
-    if not path.is_dir():
-        return [path]
+    """Return the Parquet files of a folder, sorted by name; refuse other content."""
     files = sorted(file for file in path.iterdir() if not file.name.startswith((".", "_")))
     other = [file.name for file in files if file.is_dir() or file.suffix.lower() not in (".parquet", ".pq")]
     if other or not files:
@@ -317,23 +292,22 @@ def unfit_columns(path: Path, schema: Schema, form: Format) -> list[str]:
 
 
 def _read(path: Path, form: Format, refuses: bool) -> pd.DataFrame:
-    """Read a table without conversions; all cells of a CSV file are text."""
+    """Read a table without conversions; all cells of a CSV file are text, and no row may be too short."""
+    raw: pd.DataFrame | None
     try:
-        raw = _read_csv(path, form, refuses) if form.is_csv(path) else pd.read_parquet(path)
+        if form.is_csv(path):
+            options = form.options(refuses)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # for rows longer than the header, pandas only warns
+                raw = pd.read_csv(path, dtype=str, **options)
+                raw = None if _has_short_rows(path, options) else raw
+        else:
+            raw = pd.read_parquet(path)
     except Exception:  # messages may quote private data, as above
         raw = None
     if raw is None:
         raise form.unreadable(path)
     return raw
-
-
-def _read_csv(path: Path, form: Format, refuses: bool) -> pd.DataFrame | None:
-    """Read all cells as text; return None if a row is too short."""
-    options = form.options(refuses)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # for rows longer than the header, pandas only warns
-        raw = pd.read_csv(path, dtype=str, **options)
-        return None if _has_short_rows(path, options) else raw
 
 
 def _has_short_rows(path: Path, options: dict[str, Any]) -> bool:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,30 +17,19 @@ from iwbayes.utils.warnings import IwbayesWarning
 RARE_SHARE, TIMES = 0.05, 4.0
 
 
-@dataclass(frozen=True)
-class RareReference:
-    """A column whose first level is rare, with the weighted share of this level and the most frequent level."""
+class RareReference(NamedTuple):
+    """A column whose first level is rare, the weighted share of this level, and what it means, with advice."""
 
     column: str
-    level: Any
     share: float
-    common: Any
-
-    @property
-    def text(self) -> str:
-        """What it means, and what to do."""
-        return (
-            f"{self.level!r}, the first level of {self.column!r}, has {self.share:.1%} of the weighted rows. "
-            f"Regressions compare all other levels with it, so all coefficients of {self.column!r} are imprecise. Use "
-            f"C({self.column}, Treatment({self.common!r})), or declare {self.common!r} first in the schema."
-        )
+    text: str
 
 
 def rare_references(table: SyntheticTable, weights: Array, names: Sequence[str] | None = None) -> list[RareReference]:
     """Return the columns of a table whose first level is rare among the rows with these weights, shape (row,).
 
-    `names` are the parameters of a regression, such as ``race[White]``; then only columns with such parameters count. A
-    column with two levels is left out, because its one coefficient only changes its sign with the order.
+    With `names`, the parameters of a regression such as ``race[White]``, only columns with such parameters count. With
+    two levels, the order changes the sign of the one coefficient only.
     """
     found = []
     for column in table.schema:
@@ -56,13 +44,17 @@ def rare_references(table: SyntheticTable, weights: Array, names: Sequence[str] 
             continue
         share, most = totals[occurring[0]] / totals.sum(), int(np.argmax(totals))
         if share < RARE_SHARE and totals[most] >= TIMES * totals[occurring[0]]:
-            found.append(RareReference(column.name, column.levels[occurring[0]], float(share), column.levels[most]))
+            text = (
+                f"{column.levels[occurring[0]]!r}, the first level of {column.name!r}, has {share:.1%} of the weighted "
+                f"rows. Regressions compare all other levels with it, so all coefficients of {column.name!r} are "
+                f"imprecise. Use C({column.name}, Treatment({column.levels[most]!r})), or declare "
+                f"{column.levels[most]!r} first in the schema."
+            )
+            found.append(RareReference(column.name, float(share), text))
     return found
 
 
-def warn_of_rare_references(
-    table: SyntheticTable, weights: Array, names: Sequence[str] | None = None, *, stacklevel: int = 3
-) -> None:
+def warn_of_rare_references(table: SyntheticTable, weights: Array, names: Sequence[str]) -> None:
     """Issue an IwbayesWarning for each column whose first level is rare; see `rare_references`."""
     for found in rare_references(table, weights, names):
-        warnings.warn(found.text, IwbayesWarning, stacklevel=stacklevel)
+        warnings.warn(found.text, IwbayesWarning, stacklevel=3)

@@ -36,11 +36,6 @@ class SyntheticTable(Frozen, Sourced):
         The first ledger that uses the table charges this cost, once. Without it, a release of rows from outside is not
         certified.
 
-    Raises
-    ------
-    TypeError, ValueError
-        If the rows do not fit the declaration (see `Schema.conform`), or ``log_ratio`` or ``already_spent`` is invalid.
-
     Examples
     --------
     Rows from a public source cost nothing:
@@ -50,8 +45,6 @@ class SyntheticTable(Frozen, Sourced):
     >>> table = SyntheticTable(rows, Schema(Integer("age", 18, 90)), origin="census", already_spent=(0, 0))
     >>> table
     SyntheticTable(3 rows: age)
-    >>> table.origin, table.already_spent
-    ('census', (0.0, 0.0))
     """
 
     __slots__ = ("_made_as", "_maker", "already_spent", "frame", "log_ratio", "origin", "schema")

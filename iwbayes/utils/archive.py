@@ -113,10 +113,7 @@ def pack_arrays(arrays: Mapping[str, Array]) -> bytes:
 
 
 def unpack_arrays(content: bytes, dims: Mapping[str, int]) -> dict[str, Array]:
-    """Return the float64 arrays of an ``.npz`` archive; never unpickle.
-
-    An ArchiveError is raised unless names and numbers of dimensions are exactly those in ``dims``.
-    """
+    """Return the float64 arrays of an ``.npz`` archive with exactly the names and numbers of dimensions in ``dims``."""
     members = unpack(io.BytesIO(content), names=[f"{name}.npy" for name in dims])
     return {name: _array(name, members[f"{name}.npy"], n_dims) for name, n_dims in dims.items()}
 
@@ -126,15 +123,13 @@ def _array(name: str, content: bytes, n_dims: int) -> Array:
     buffer = io.BytesIO(content)
     try:
         version = np.lib.format.read_magic(buffer)
-        if version != (1, 0):
-            raise ArchiveError(f"its array {name} has version {version} of the npy format; expected (1, 0)")
         shape, fortran, dtype = np.lib.format.read_array_header_1_0(buffer)
-    except ArchiveError:
-        raise
     except Exception:  # the header is parsed as a Python literal: malformed ones raise many types
-        raise ArchiveError(f"its array {name} has no valid npy header") from None
-    if dtype != np.dtype("<f8") or fortran or len(shape) != n_dims or min(shape, default=1) < 0:
-        raise ArchiveError(f"its array {name} must be float64 in C order with {n_dims} dimension(s)")
+        raise ArchiveError(f"its array {name} has no valid npy header of version (1, 0)") from None
+    if (version, dtype) != ((1, 0), np.dtype("<f8")) or fortran or len(shape) != n_dims or min(shape, default=1) < 0:
+        raise ArchiveError(
+            f"its array {name} must be float64 in C order, of version (1, 0), with {n_dims} dimension(s)"
+        )
     start = buffer.tell()
     if math.prod(shape) * 8 != len(content) - start:
         raise ArchiveError(f"the length of its array {name} does not match the declared shape")
@@ -144,8 +139,8 @@ def _array(name: str, content: bytes, n_dims: int) -> Array:
 def write_atomically(path: Path, content: bytes, *, overwrite: bool) -> None:
     """Write a file completely or not at all.
 
-    With ``overwrite``, an existing file is replaced and keeps its permissions. Otherwise an existing file raises a
-    FileExistsError, even one that another process created during the write.
+    With ``overwrite``, an existing file is replaced and keeps its permissions. Otherwise it raises a FileExistsError,
+    even if another process created it during the write.
     """
     refusal = f"{path} already exists. Choose another path, or pass overwrite=True to replace it."
     if not overwrite and os.path.lexists(path):
@@ -178,9 +173,9 @@ def write_atomically(path: Path, content: bytes, *, overwrite: bool) -> None:
 
 @contextlib.contextmanager
 def draft_of(path: Path) -> Iterator[Path]:
-    """Yield the name of a new temporary file in the folder of a path, and delete the file at the end if it remains."""
+    """Yield the name of a new temporary file or folder in the folder of a path; delete it at the end if it remains."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         yield draft
     finally:
-        draft.unlink(missing_ok=True)
+        shutil.rmtree(draft, ignore_errors=True) if draft.is_dir() else draft.unlink(missing_ok=True)

@@ -12,28 +12,11 @@ _PLAIN = (str, bytes, bool, int, float, type(None))
 
 
 def digest(*parts: Any) -> str:
-    """Return the SHA-256 of the canonical bytes of texts, numbers, arrays and tables.
+    """Return the SHA-256 of texts, bytes, numbers, None, numeric arrays, tables, and tuples or lists of these.
 
-    Equal content has the same digest in every process. Names, types, shapes and order matter. A digest detects changes
-    of the content; it does not protect against a person who can run code in the same process.
+    Equal content has the same digest in every process. Names, types, shapes and order matter. A digest detects changes;
+    it does not protect against a person who can run code in the same process. TypeError for other types.
 
-    Parameters
-    ----------
-    *parts : str, bytes, bool, int, float, None, ndarray, pandas.DataFrame, or tuple or list of these
-        Content to digest.
-
-    Returns
-    -------
-    str
-        64 hexadecimal digits.
-
-    Raises
-    ------
-    TypeError
-        If a part has a different type. Arrays of objects are refused because their bytes are memory addresses.
-
-    Examples
-    --------
     >>> digest("a", 1) == digest("a", 1), digest("a", 1) == digest("a", 1.0)
     (True, False)
     """

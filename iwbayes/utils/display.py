@@ -44,10 +44,7 @@ def cell(value: Any) -> str:
 
 
 def fill(text: str, *, first: str = "", later: str | None = None, width: int = WIDTH) -> str:
-    """Wrap a paragraph. Lines begin with ``first``; if ``later`` is given, all lines after the first begin with it.
-
-    Each run of white space, line ends included, becomes one space. A word that is longer than a line is broken.
-    """
+    """Wrap a paragraph. Lines begin with ``first``, and with ``later``, if given, after the first; long words break."""
     line, later = printable(" ".join(text.split())), first if later is None else later
     return textwrap.fill(line, width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False)
 
@@ -66,8 +63,7 @@ def text_table(
 ) -> str:
     """Return a plain-text table. Numbers are right-aligned and never broken; columns of words are wrapped.
 
-    No line is longer than ``width`` unless the numbers alone need more. The last ``right`` columns contain numbers that
-    are already formatted as text.
+    Only numbers make a line longer than ``width``. The last ``right`` columns are numbers that are already text.
     """
     from rich.console import Console
     from rich.table import Table

@@ -73,7 +73,7 @@ class NotReachedError(RuntimeError):
         self.indices, self.gain = indices, gain
 
     def __reduce__(self) -> tuple[type[NotReachedError], tuple[Indices, float]]:
-        """Support pickling between processes: an error that cannot be pickled breaks the whole process pool."""
+        """Support pickling: an error that cannot be pickled breaks a whole process pool."""
         return type(self), (self.indices, self.gain)
 
 
@@ -101,8 +101,7 @@ def maximise_many(
     Each density has its own line search from its row of ``start`` (density, p), so it takes the same steps as it would
     alone. ``derivatives`` takes points (k, p) and the indices (k,) of their densities. It returns log densities (k,),
     gradients (k, p), precisions (k, p, p), which are minus the Hessians, and one more array (k, p, p) to keep.
-
-    NotReachedError if some densities do not reach their maximum; the search for the others is completed first.
+    NotReachedError if some do not reach their maximum; the search for the others is completed first.
     """
     theta = np.array(start, dtype=np.float64)
     active = np.arange(len(theta))

@@ -17,11 +17,10 @@ EXTRAS = {
 
 
 def import_optional(module: str, needed: str, otherwise: str = "") -> Any:
-    """Return an optional module, such as ``dask.dataframe``.
+    """Return an optional module, such as ``dask.dataframe``; a ModuleNotFoundError names package and extra.
 
-    If its package is not installed, a ModuleNotFoundError names it and its extra. The message begins with `needed`, for
-    example "audits need", and ends with another remedy, `otherwise`. Any other error of the import is raised unchanged:
-    then the package is installed, and something else is wrong.
+    The message begins with `needed`, such as "audits need", and ends with `otherwise`. Other errors are raised
+    unchanged.
     """
     top = module.partition(".")[0]
     try:

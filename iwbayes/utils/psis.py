@@ -20,10 +20,7 @@ def tail_length(n: int) -> int:
 
 
 def is_tied(log_weights: ArrayLike) -> bool:
-    """Return whether at most half of the largest log weights (row,) are distinct, so the tail is not continuous.
-
-    A constant tail does not count as tied, because its shape is defined: -inf.
-    """
+    """Return whether at most half of the largest log weights (row,) are distinct; False if all are equal."""
     raw = np.asarray(log_weights, dtype=np.float64)
     tail = np.sort(raw[np.isfinite(raw)])[-tail_length(len(raw)) :]
     distinct = 1 + np.count_nonzero(np.diff(tail) > 1e-9)
@@ -37,11 +34,10 @@ def psislw(log_weights: ArrayLike) -> tuple[Array, float]:
 
     The largest weights (`tail_length`) are replaced by quantiles of the generalised Pareto distribution fitted to them,
     and cut at the largest raw weight. Return the log weights (row,), whose weights sum to one, and pareto_k: the fitted
-    shape with the paper's weak prior. pareto_k is -inf if the tail is constant, and inf if it has fewer than five rows.
-
-    Rows are treated as independent (relative efficiency one). ArviZ 0.23 gives the same result up to rounding, except
-    for tails that are constant or empty. ArviZ 1 differs: it rounds the length of the tail down, while the paper rounds
-    up; it keeps weights equal to the threshold; and it refuses constant tails and tails of fewer than five rows.
+    shape with the paper's weak prior; -inf if the tail is constant, and inf if it has fewer than five rows. Rows are
+    treated as independent. ArviZ 0.23 gives the same result up to rounding, except for tails that are constant or
+    empty. ArviZ 1 differs: it rounds the length of the tail down, keeps weights equal to the threshold, and refuses
+    constant or short tails.
     """
     raw: Array = np.array(log_weights, dtype=np.float64)
     if raw.ndim != 1 or raw.size == 0 or np.isnan(raw).any():

@@ -22,8 +22,5 @@ def one_blas_thread() -> Any:
 
 
 def one_torch_thread() -> Any:
-    """Return a context manager that limits torch to one thread and restores the previous number afterwards.
-
-    Private training steps are many short operations: on two cores, a second thread makes them two to six times slower.
-    """
+    """Return a context manager that limits torch to one thread: private steps are so short that a second slows them."""
     return _controller("torch").limit(limits=1, user_api="openmp")

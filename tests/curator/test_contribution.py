@@ -444,7 +444,7 @@ def test_the_selection_of_a_network_has_the_noise_of_its_sensitivity():
     rng = np.random.default_rng(1)
     private = people([4] * n_users)
     facts = {"rows_per_user": tau, "n_private": 20, "source": "a test's"}
-    bounded = private._bounded(rng.permutation(24), **facts)
+    bounded = private._bounded_by(lambda start, stop: rng.permutation(stop), **facts)
     noise = ScriptedNoise(0)
     ledger = iw.Ledger(1.0, 0.0, "replace-user", noise=noise)
     iw.BayesNet().fit(bounded, ledger, epsilon=1.0)

@@ -132,7 +132,7 @@ def test_the_simulated_table_has_the_shape_of_the_real_one():
 def test_models_that_are_not_calibrated_are_named():
     rows = [("a (first)", "disea", False), ("a (first)", "idp", True), ("b (second)", "disea", True)]
     table = pd.DataFrame(rows, columns=["model", "coefficient", "calibrated"]).assign(method=CALIBRATED)
-    result = DemoResult(table, None, "s", 1, {}, (), {})
+    result = DemoResult(table, None, "s", {})
     assert result.verdict() == "first 1 of 2 NOT calibrated (chronic diseases); second calibrated"
 
 
@@ -148,7 +148,7 @@ def test_contained_counts_by_hand():
         ("m", "b", UNWEIGHTED, 0.0, -1, 1),
     ]
     table = pd.DataFrame(rows, columns=["model", "coefficient", "method", "mean", "lower", "upper"])
-    result = DemoResult(table, None, "by hand", 1, {}, (), {})
+    result = DemoResult(table, None, "by hand", {})
     found = result.contained()
     assert found[CALIBRATED].tolist() == [True, True]
     assert found[WEIGHTED].tolist() == [False, False]
