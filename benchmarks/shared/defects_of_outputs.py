@@ -9,12 +9,12 @@ AUDIT = "curator/test_release_audit.py::test_a_release_loses_what_it_states_and_
 # --- exact values where noisy ones were drawn
 
 plant("curator/generators/aim/aim.py", "AIM: noise is drawn and exact counts are used",
-      "NoisyMarginal(chosen, noisy.value.reshape(shape)",
-      "NoisyMarginal(chosen, counts_of(chosen).reshape(shape) * 1.0",
+      "estimated.add([chosen], noisy)",
+      "estimated.add([chosen], [noisy[0]._replace(value=rows.table(chosen) * 1.0)])",
       f"{SAME}[replace-one: AIM, UniformWeights]", f"{AUDIT}[AIM]")
 plant("curator/generators/aim/mst.py", "MST: noise is drawn and exact counts are used",
-      "NoisyMarginal(columns, part.value.reshape(shape)",
-      "NoisyMarginal(columns, next(coded.rows.count([columns])).reshape(shape) * 1.0",
+      "estimated.add(chosen, noisy)",
+      "estimated.add(chosen, [part._replace(value=next(rows.count([c])) * 1.0) for c, part in zip(chosen, noisy)])",
       f"{SAME}[replace-one: MST, UniformWeights]", f"{AUDIT}[MST]")
 FILE = "curator/generators/tables/counts.py"
 plant(FILE, "counts: noise is drawn and exact counts are used",

@@ -31,9 +31,9 @@ from iwbayes.curator.generators.mixture.noisy_tables import (
     TableBudgets,
     gathers_at_bounds,
     group_codes,
-    positive_distributions,
 )
 from iwbayes.curator.generators.tables.bins import ColumnBins, draw_codes
+from iwbayes.curator.generators.tables.counts import project_nonnegative
 from iwbayes.curator.privacy.accounting import gaussian_multiplier
 from iwbayes.curator.privacy.mechanisms import Noisy
 from iwbayes.curator.protocols import PublicFacts
@@ -227,7 +227,8 @@ def problem(n=500, n_components=3, seed=7, pairs=True):
     counts = grouping.count_pairs(codes)
     distribution = GaussianDistribution(3.0, 1)
     noisy = Noisy(counts + rng.normal(0, 3.0, len(counts)), distribution) if pairs else None
-    centers = positive_distributions(np.split(columns, grouping.code_starts[1:-1]), n)
+    counted = [project_nonnegative(part, n) + 0.5 for part in np.split(columns, grouping.code_starts[1:-1])]
+    centers = tuple(part / part.sum() for part in counted)
     measured = MeasuredCounts(Noisy(columns, distribution), noisy, centers)
     layout = Layout(tuple(family_of(b, "poisson") for b in bins), n_components)
     return Objective(layout, grouping, n), measured, codes

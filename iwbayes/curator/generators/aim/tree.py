@@ -1,14 +1,15 @@
-"""Log-linear distributions on a junction tree, for columns with too many cells for a joint table.
+"""Log-linear distributions: p(x) is proportional to the exponential of a sum of potentials.
 
-The package mbi (Private-PGM) makes the junction tree. Messages are passed in numpy, because mbi compiles every tree
-again: this takes seconds instead of a millisecond, and hundreds of compiled trees exhaust a process's memory maps.
+They are stored as a joint table or, with too many cells for that, as marginals on a junction tree. The package mbi
+(Private-PGM) makes the tree. Messages are passed in numpy, because mbi compiles every tree again: this takes seconds
+instead of a millisecond, and hundreds of compiled trees exhaust a process's memory maps.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -16,14 +17,59 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
-from iwbayes.curator.generators.aim.estimation import Columns, Potentials, conditional
 from iwbayes.curator.generators.tables.counts import Codes
 from iwbayes.curator.generators.tables.network import Node, count_table, draw_network
 from iwbayes.utils.arrays import Array
 from iwbayes.utils.optional import import_optional
 
+Columns = tuple[int, ...]
+#: Terms of the log probability of a row, by sets of columns in increasing order. Each array has one axis per column.
+Potentials = Mapping[Columns, Array]
+
 #: Number of drawn rows from which marginals across cliques are counted. Exact ones would take minutes.
 _DRAWN = 200_000
+
+
+@dataclass(frozen=True)
+class Joint:
+    """A distribution that is stored as a joint table."""
+
+    log_sum: float
+    table: Array
+
+    @classmethod
+    def of(cls, potentials: Potentials, sizes: Sequence[int]) -> Joint:
+        """Make the joint table of columns with these numbers of codes, from potentials."""
+        total = np.zeros((1,) * len(sizes))
+        # small potentials first, so that few sums run over all cells
+        for columns, potential in sorted(potentials.items(), key=lambda item: item[1].size):
+            total = total + potential.reshape([size if index in columns else 1 for index, size in enumerate(sizes)])
+        largest = float(np.max(total))
+        weights = np.exp(np.broadcast_to(total, sizes) - largest)
+        whole = float(weights.sum())
+        return cls(largest + math.log(whole), weights / whole)
+
+    def marginal(self, columns: Columns) -> Array:
+        """Return the probabilities of a set of columns (in increasing order), with one axis per column."""
+        return np.asarray(self.table.sum(axis=tuple(axis for axis in range(self.table.ndim) if axis not in columns)))
+
+    def error(self, columns: Columns, marginal: Array) -> float:
+        """Return 0, because the marginals are exact."""
+        return 0.0
+
+    def network(self) -> tuple[tuple[Node, ...], tuple[Array, ...]]:
+        """Return each column given all columns before it."""
+        nodes = tuple(Node(column, tuple(range(column))) for column in range(self.table.ndim))
+        return nodes, tuple(conditional(self.marginal(node.members)) for node in nodes)
+
+
+def conditional(table: Array) -> Array:
+    """Return conditional distributions of the last axis, shape (parent code, column code).
+
+    They are uniform for a parent code without probability.
+    """
+    flat = table.reshape(-1, table.shape[-1]) + np.finfo(float).tiny
+    return np.asarray(flat / flat.sum(axis=1, keepdims=True))
 
 
 @cache
@@ -174,3 +220,6 @@ def _beliefs(sums: dict[Columns, Array], structure: Structure) -> dict[Columns, 
         shape = [structure.sizes[index] if index in sender else 1 for index in receiver]
         received[receiver][sender] = np.asarray(logsumexp(belief, axis=others)).reshape(shape)
     return {clique: sum(received[clique].values(), start=sums[clique]) for clique in structure.cliques}
+
+
+Distribution = Joint | Tree

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from iwbayes.curator.generators.ledger_fit import LedgerFit, check_whole
 from iwbayes.curator.generators.tables.bins import is_numeric
-from iwbayes.curator.generators.tables.coding import coded_rows, useful_cells
-from iwbayes.curator.generators.tables.counting import RowCodes
+from iwbayes.curator.generators.tables.coding import RowCodes, coded_rows, useful_cells
 from iwbayes.curator.generators.tables.counts import (
     Codes,
     consistent_tables,
@@ -54,11 +54,10 @@ class BayesNet(LedgerFit["FittedNetwork"]):
     Fitting has three steps:
 
     1. Measure the distribution of each numeric column over equal-width bins. Each bound is a separate bin, because
-       zeros and clipped values often equal a bound. The noisy counts are smoothed, and neighbouring bins are grouped
-       to about equal mass. Smoothing and grouping are post-processing and cost nothing.
+       many values often equal it. The noisy counts are smoothed, and neighbouring bins are grouped to about equal mass.
     2. Build the network. The exponential mechanism selects the next column and its parents by the score R (see Notes).
-    3. Measure the table of each column and its parents, over the groups. All tables and bins are then adjusted to
-       agree on the distribution of every column, which costs nothing.
+    3. Measure the table of each column and its parents, over the groups. All tables are then adjusted to agree on the
+       distribution of every column.
 
     The fitted network draws a row column by column: first a group given the parents' groups, then a bin within the
     group, then a uniform value within the bin.
@@ -68,12 +67,11 @@ class BayesNet(LedgerFit["FittedNetwork"]):
     max_parents : int, default 2
         Largest number of parents of a column. 0 makes all columns independent.
     max_bins : int, default 128
-        Largest number of equal-width bins of a numeric column between its bounds, at least 2. It also limits the
-        groups of bins.
+        Largest number of equal-width bins of a numeric column between its bounds, and of groups of bins, at least 2.
     theta : float, default 2.0
-        Usefulness of a table. A table is considered if its mean count per cell is at least ``theta`` times the mean
-        absolute noise of a cell (Zhang et al., section 4.3, who use 4). It determines the number of bins (with three
-        quarters of its value), of groups and of parents.
+        A table is useful if its mean count per cell is at least ``theta`` times the mean absolute noise of a cell
+        (Zhang et al., section 4.3, who use 4). It determines the numbers of bins (three quarters of it), groups, and
+        parents.
     bins_share : float, default 0.25
         Share of epsilon for the distributions of the numeric columns (step 1).
     structure_share : float, default 0.1
@@ -98,14 +96,12 @@ class BayesNet(LedgerFit["FittedNetwork"]):
 
     Tables. A row is counted in one cell of each table. Replacing it changes the counts of one table by 2 in L1, and of
     d tables by sqrt(2d) in L2. Zeroing it changes them by 1 and sqrt(d). The noise is Laplace, or Gaussian if ``delta``
-    is above 0; Gaussian noise is smaller if there are many columns. Conditional distributions are posterior means
-    under a Dirichlet prior. The prior is worth as many rows as half a standard deviation of a cell's noise. A small
-    cell that the noise hides thus keeps some rows, and weights can raise them later.
+    is above 0. Conditional distributions are posterior means under a Dirichlet prior, which is worth half a standard
+    deviation of a cell's noise. A small cell that the noise hides thus keeps some rows, which weights can raise later.
 
     Users with up to tau rows. The number of rows is private and at most K = U tau, with U the number of users. With K
     instead of N the distributions sum to at most one and change by at most 2 tau/K. The integer scores
-    sum |K c(x,p) - c(x) c(p)| thus change by at most 6 K tau. Counts change by tau times the change for one row. The
-    numbers of bins, groups and table cells depend on the released, noisy number of rows.
+    sum |K c(x,p) - c(x) c(p)| thus change by at most 6 K tau. Counts change by tau times the change for one row.
 
     References
     ----------
@@ -205,7 +201,10 @@ class BayesNet(LedgerFit["FittedNetwork"]):
             return [Node(column, ()) for column in range(len(sizes))]
         nodes, rest = [Node(0, ())], list(range(1, len(sizes)))
         known: dict[Node, int] = {}
-        factor = 3 * count_moves(facts) * facts.rows_per_user
+        sensitivity = 3 * count_moves(facts) * facts.rows_per_user * facts.most_rows
+        select = partial(
+            exponential, sensitivity=sensitivity, epsilon=epsilon, ledger=ledger, label="BayesNet structure"
+        )
         while rest:
             placed = [node.column for node in nodes]
             candidates = [
@@ -217,9 +216,7 @@ class BayesNet(LedgerFit["FittedNetwork"]):
             tables = rows.count([node.members for node in new])
             known.update(zip(new, structure_scores(tables, sizes, new, facts.most_rows), strict=True))
             scores = np.array([known[node] for node in candidates], dtype=np.int64)
-            settings: dict[str, Any] = {"epsilon": epsilon, "ledger": ledger, "label": "BayesNet structure"}
-            chosen = exponential(scores, sensitivity=factor * facts.most_rows, **settings)
-            nodes.append(candidates[chosen])
+            nodes.append(candidates[select(scores)])
             rest.remove(nodes[-1].column)
         return nodes
 
@@ -227,10 +224,9 @@ class BayesNet(LedgerFit["FittedNetwork"]):
 def parent_sets(
     placed: Sequence[int], sizes: Sequence[int], size: int, max_parents: int, cells: float
 ) -> list[tuple[int, ...]]:
-    """List the useful parent sets of a column with ``size`` codes, among the ``placed`` columns.
+    """List sets of ``placed`` parents for which the table of a column of ``size`` codes has at most ``cells`` cells.
 
-    A set is useful if its table has at most ``cells`` cells. Subsets of useful sets are left out, because R never
-    decreases when a parent is added (Zhang et al., algorithm 5). If no set is useful, the empty set is listed.
+    Subsets of such sets are left out, because R never decreases when a parent is added (Zhang et al., algorithm 5).
     """
     useful: list[tuple[int, ...]] = []
     for count in range(min(max_parents, len(placed)), 0, -1):
@@ -251,10 +247,7 @@ def check_rows(n: int) -> None:
 
 
 def structure_scores(tables: Iterable[Codes], sizes: Sequence[int], candidates: Sequence[Node], n: int) -> list[int]:
-    """Compute the integer scores 2 n**2 R of candidates from their tables. n is at least the number of rows.
-
-    See `BayesNet` for the sensitivity.
-    """
+    """Compute the integer scores 2 n**2 R of candidates (see `BayesNet`). n is at least the number of rows."""
     check_rows(n)
     scores = []
     for node, table in zip(candidates, tables, strict=True):
@@ -268,8 +261,7 @@ def conditional_table(noisy: Array, size: int, total: float, prior: float) -> Ar
     """Return conditional distributions, shape (parent code, column code), as posterior means under Dirichlet priors.
 
     The prior of each parent code is worth ``prior`` rows, above 0. Its mean is the column's marginal distribution with
-    one row added to each value. A small cell that the noise hides thus keeps some probability. A parent code without
-    rows gets the marginal distribution.
+    one row added to each value.
     """
     table = project_nonnegative(noisy, total).reshape(-1, size)
     own = (table.sum(axis=0) + 1) / (total + size)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from iwbayes.curator.generators.tables.bins import CLEARLY, Codes, ColumnBins, Groups, is_numeric
+from iwbayes.curator.generators.tables.coding import RowCodes
 from iwbayes.curator.generators.tables.counts import mean_noise, noisy_counts, project_nonnegative
+from iwbayes.curator.generators.tables.network import count_table
 from iwbayes.curator.privacy.accounting import noise_event
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.mechanisms import Budget, Noisy, gaussian_parts
@@ -82,18 +82,15 @@ class Grouping:
     def count_pairs(self, codes: Codes) -> Codes:
         """Return exact counts of all pairs of columns over their groups, with the tables concatenated."""
         grouped = np.column_stack([groups[codes[:, index]] for index, groups in enumerate(self.of)])
-        tables = [np.zeros(0, dtype=np.int64)]
-        for first, second in combinations(range(len(self.sizes)), 2):
-            flat = grouped[:, first] * self.sizes[second] + grouped[:, second]
-            tables.append(np.bincount(flat, minlength=self.sizes[first] * self.sizes[second]))
-        return np.concatenate(tables)
+        tables = [count_table(grouped, self.sizes, pair) for pair in combinations(range(len(self.sizes)), 2)]
+        return np.concatenate([np.zeros(0, dtype=np.int64), *tables])
 
     def count_columns(self, codes: Codes) -> Codes:
         """Return exact counts of all columns, concatenated."""
         return np.bincount((codes + self.code_starts[:-1]).ravel(), minlength=self.code_starts[-1])
 
     def tables(self, columns: NDArray[Any], pairs: NDArray[Any]) -> Tables:
-        """Arrange counts as `Tables`. The matrix is zero in the diagonal blocks of single columns."""
+        """Arrange counts as `Tables`; the diagonal blocks of single columns are zero."""
         matrix = np.zeros((self.starts[-1], self.starts[-1]))
         matrix[self.indices] = pairs
         return Tables(np.asarray(columns, dtype=np.float64), matrix + matrix.T)
@@ -110,8 +107,7 @@ class MeasuredCounts(NamedTuple):
     centers: tuple[Array, ...]
 
 
-@dataclass(frozen=True)
-class CountBudget:
+class CountBudget(NamedTuple):
     """Budget of several tables of the same rows, measured together. The noise is Laplace if delta is 0."""
 
     label: str
@@ -161,9 +157,13 @@ def release(
     useful = facts.n_private / (BIN_SIGNAL * budgets.columns.mean_noise(facts))
     n_bins = int(np.clip(useful, min(LEAST_BINS, max_bins), max_bins))
     bins = tuple(ColumnBins.of(column, n_bins) for column in facts.schema)
-    single = Grouping(tuple(np.arange(b.size) for b in bins))
-    columns = budgets.columns.measure(private.sum_blocks(partial(_columns, bins, single)), ledger, facts)
-    centers = positive_distributions(np.split(columns.value, single.code_starts[1:-1]), facts.n_private)
+    rows = RowCodes(private, bins, keep=private.in_memory)
+    counts = list(rows.count([(index,) for index in range(len(bins))]))
+    columns = budgets.columns.measure(np.concatenate(counts), ledger, facts)
+    own = np.split(columns.value, np.cumsum([b.size for b in bins])[:-1])
+    # positive distributions close to the noisy counts: the closest non-negative counts plus one half each
+    centers = [project_nonnegative(part, facts.n_private) + 0.5 for part in own]
+    centers = [part / part.sum() for part in centers]
     n_groups = MAX_GROUPS
     if budgets.pairs is not None:
         useful = facts.n_private / (CELL_SIGNAL * budgets.pairs.mean_noise(facts))
@@ -171,30 +171,14 @@ def release(
     grouping = Grouping(tuple(group_codes(b, c, n_groups) for b, c in zip(bins, centers, strict=True)))
     pairs = None
     if budgets.pairs is not None:
-        pairs = budgets.pairs.measure(private.sum_blocks(partial(_pairs, bins, grouping)), ledger, facts)
-    return bins, grouping, MeasuredCounts(columns, pairs, centers)
-
-
-def _codes(bins: Sequence[ColumnBins], block: pd.DataFrame) -> Codes:
-    """Return codes of a block of canonical rows, shape (row, column)."""
-    return np.column_stack([b.codes(block[b.column.name]) for b in bins]).astype(np.int64)
-
-
-def _columns(bins: Sequence[ColumnBins], grouping: Grouping, block: pd.DataFrame) -> Codes:
-    """Count the rows of a block in the tables of all columns."""
-    return grouping.count_columns(_codes(bins, block))
-
-
-def _pairs(bins: Sequence[ColumnBins], grouping: Grouping, block: pd.DataFrame) -> Codes:
-    """Count the rows of a block in the tables of all pairs."""
-    return grouping.count_pairs(_codes(bins, block))
+        rows.group([Groups(of, np.ones(len(of))) for of in grouping.of])
+        counts = list(rows.count(list(combinations(range(len(bins)), 2))))
+        pairs = budgets.pairs.measure(np.concatenate(counts), ledger, facts)
+    return bins, grouping, MeasuredCounts(columns, pairs, tuple(centers))
 
 
 def group_codes(bins: ColumnBins, distribution: Array, n_groups: int) -> Codes:
-    """Group the codes of a column for tables of pairs: bins to about equal mass, or the rarest levels to one group.
-
-    The code for missing cells stays a separate group.
-    """
+    """Group the codes of a column: bins to about equal mass, or the rarest levels. Missing cells stay separate."""
     if bins.n_present <= n_groups:
         return np.arange(bins.size)
     if is_numeric(bins.column):
@@ -207,10 +191,10 @@ def group_codes(bins: ColumnBins, distribution: Array, n_groups: int) -> Codes:
 
 
 def gathers_at_bounds(bins: ColumnBins, counts: Array, variance: float) -> tuple[bool, bool]:
-    """Return whether a numeric column has a spike at its lower and at its upper bound, by released counts.
+    """Return whether released counts of a numeric column show spikes at its lower and at its upper bound.
 
-    At a spike, the density is more than twice that of the neighbouring bin, and the excess is more than `CLEARLY`
-    standard deviations of noise and sampling.
+    There the density is more than twice the neighbouring bin's, with an excess of more than `CLEARLY` standard
+    deviations of noise and sampling.
     """
     if bins.edges is None or bins.n_present < 3:
         return False, False
@@ -221,9 +205,3 @@ def gathers_at_bounds(bins: ColumnBins, counts: Array, variance: float) -> tuple
         sd = math.sqrt(variance * (1 + share**2) + max(counts[bound], 0.0) + share * usual)
         found.append(bool(counts[bound] > 2 * usual and counts[bound] - usual > CLEARLY * sd))
     return found[0], found[1]
-
-
-def positive_distributions(noisy: Sequence[Array], total: float) -> tuple[Array, ...]:
-    """Return positive distributions close to noisy counts: the closest non-negative counts plus one half each."""
-    counts = [project_nonnegative(part, total) + 0.5 for part in noisy]
-    return tuple(part / part.sum() for part in counts)

@@ -48,7 +48,7 @@ class ColumnBins:
 
     @property
     def n_present(self) -> int:
-        """Number of codes without the one for missing cells."""
+        """Number of codes, without the one for missing cells."""
         if self.edges is not None:
             return len(self.edges) - 1
         assert isinstance(self.column, _Levels)  # noqa: S101 - `of` sets edges to None only for levels
@@ -97,11 +97,9 @@ class ColumnBins:
         return self.column.conform(pd.Series(np.where(absent, np.nan, numbers), name=self.column.name))
 
     def without_doubtful_bounds(self, noisy: NoisyCounts) -> Array:
-        """Return noisy counts, shape (bin,), with the counts of doubtful bounds replaced.
+        """Return noisy counts, shape (bin,), in which bounds without a clear spike get their neighbour's density.
 
-        A bound gets the density of its neighbouring bin, unless its count is higher by `CLEARLY` standard deviations
-        of the noise. Without such a spike, the bound's separate bin would only add noise. Bins of single integers keep
-        their counts.
+        A spike is a count higher than that by `CLEARLY` standard deviations of the noise. Single integers keep theirs.
         """
         assert self.edges is not None  # noqa: S101 - numeric columns have edges
         value, widths = noisy.value.copy(), np.diff(self.edges)
@@ -125,11 +123,7 @@ class ColumnBins:
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups of neighbouring bins.
-
-    ``of`` is the group of each bin, shape (bin,), numbered from 0 without gaps. ``distribution`` is the share of each
-    bin within its group, shape (bin,).
-    """
+    """Groups of neighbouring bins: the group of each bin, numbered from 0 without gaps, and its share of the group."""
 
     of: Codes
     distribution: Array
@@ -137,7 +131,7 @@ class Groups:
     @property
     def size(self) -> int:
         """Number of groups."""
-        return int(self.of[-1]) + 1
+        return int(np.max(self.of)) + 1
 
     def sums(self, values: Array) -> Array:
         """Sum the values of the bins, shape (bin,), within each group; shape (group,)."""
@@ -172,9 +166,8 @@ def is_numeric(column: Column) -> bool:
 def draw_codes(distributions: Array, given: Codes, rng: np.random.Generator, *, strata: bool = False) -> Codes:
     """Draw one code per row, by inversion. Row i follows the distribution ``distributions[given[i]]``.
 
-    With ``strata``, the rows of one distribution use stratified uniform numbers: each row draws from a different part
-    of the unit interval. Counts of codes are then close to their expectations, and each row still follows its
-    distribution.
+    With ``strata``, the rows of one distribution draw from different parts of the unit interval. Counts of codes are
+    then close to their expectations, and each row still follows its distribution.
     """
     cumulative = np.cumsum(distributions, axis=1)
     cumulative /= cumulative[:, -1:]

@@ -35,24 +35,9 @@ def smoothed_counts(noisy: Array, variance: float, widths: Array, total: float) 
     If bins are finer than the noise allows, simple projection to non-negative counts spreads noise over empty bins,
     and tails become several times too heavy. Smoothing avoids this.
 
-    Parameters
-    ----------
-    noisy : ndarray, shape (bin,)
-        Noisy counts of at least `LEAST_BINS` bins.
-    variance : float
-        Variance of the noise of each count.
-    widths : ndarray, shape (bin,)
-        Positive widths of the bins, in any unit.
-    total : float
-        Approximate number of rows.
+    There are at least `LEAST_BINS` bins. ``variance`` is that of the noise of each count, ``widths`` are positive, in
+    any unit, and ``total`` is the approximate number of rows. The results are non-negative; their sum may differ.
 
-    Returns
-    -------
-    ndarray, shape (bin,)
-        Non-negative counts. Their sum may differ from ``total``.
-
-    Notes
-    -----
     The log density f minimises sum_j (n_j - w_j exp f_j)**2 / (2 v_j) + penalty |D f|**2 / 2. Here n_j are the noisy
     counts, w_j the widths, D the third differences, and v_j the variance of noise and sampling together. The penalty
     maximises the marginal likelihood, by Laplace's method.
@@ -65,10 +50,8 @@ def smoothed_counts(noisy: Array, variance: float, widths: Array, total: float) 
     the noisy count, m_j + m_j/(m_j + variance) (n_j - m_j). It is close to the smooth count if the noise is large, and
     close to the released count if the noise is small.
 
-    References
-    ----------
-    Good & Gaskins, Biometrika 1971 (penalty on the log density). Eilers & Marx, Statistical Science 1996 (difference
-    penalties).
+    Sources: Good & Gaskins, Biometrika 1971 (penalty on the log density); Eilers & Marx, Statistical Science 1996
+    (difference penalties).
     """
     widths = widths / widths.mean()
     special = _spikes(noisy, variance, widths)
