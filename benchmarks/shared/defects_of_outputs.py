@@ -34,7 +34,7 @@ plant("paper/pate/teachers.py", "PATEGAN: noise is drawn and exact votes are use
 plant("curator/contribution.py", "contributions: noise is drawn and rows are counted exactly",
       "np.clip(noisy, private.n_users", "np.clip(int(total[0]), private.n_users",
       f"{SAME}[replace-user: BayesNet, UniformWeights]")
-plant("curator/weight_providers/measuring.py", "tilt: noise is drawn and the exact mean is used",
+plant("curator/weight_providers/exponential.py", "tilt: noise is drawn and the exact mean is used",
       "Measurement(name, noisy.value / n,", "Measurement(name, total * step / n,",
       f"{SAME}[replace-one: GivenTable, TiltWeights]")
 plant("paper/logistic_weights.py", "logistic: noise is drawn and exact coefficients are used",

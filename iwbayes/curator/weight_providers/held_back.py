@@ -27,7 +27,7 @@ _ROUNDING = 1e-6
 
 
 def number_held_back(noise_variance: float, n_private: int, n_synthetic: int) -> int:
-    """Return how many features to hold back if the noise in the mean of one feature of variance one has this variance.
+    """Return how many features to hold back, if the mean of a single one, of variance one, has this noise variance.
 
     The noise of each of k features has k times this variance, because their norm is the square root of k.
     """
@@ -40,25 +40,10 @@ def held_back_features(
 ) -> FeatureMap | None:
     """Design features that a tilt does not use: residuals of products of columns, given the tilt's terms.
 
-    They are random directions of these residuals, at most `number`, without a flag for clipped rows. With the
+    They are random directions of these residuals, at most ``number``, without a flag for clipped rows. With the
     weights of the rows before the tilt, ``shares``, they have variance one and are uncorrelated with each other and
-    with the tilt's terms. The bound is the 95 % quantile of their norms over the rows with non-zero residuals. Only
-    public synthetic rows are used.
-
-    Parameters
-    ----------
-    synthetic : SyntheticTable
-    features : FeatureMap
-        Features of the tilt.
-    shares : ndarray, shape (row,)
-        Weights of the synthetic rows before the tilt, with sum one.
-    number : int
-        Largest number of features; see `number_held_back`.
-
-    Returns
-    -------
-    FeatureMap or None
-        None if no product has non-zero residuals in any row.
+    with the tilt's terms. The bound is the 95 % quantile of their norms over the rows with non-zero residuals. Return
+    None if there are no such rows. Only public synthetic rows are used.
     """
     schema = synthetic.schema
     own, more = raw_terms(schema, features.terms), next_terms(schema, features.terms)

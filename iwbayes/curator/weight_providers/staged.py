@@ -14,8 +14,7 @@ from scipy.special import logsumexp
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.mechanisms import Budget, gaussian_parts
 from iwbayes.curator.protocols import PublicFacts
-from iwbayes.curator.weight_providers.exponential import tilt
-from iwbayes.curator.weight_providers.measuring import Tilt, TiltDesign
+from iwbayes.curator.weight_providers.exponential import Tilt, TiltDesign, tilt
 from iwbayes.curator.weight_providers.provider import OpenFit
 from iwbayes.curator.weight_providers.tilt import TiltWeights
 from iwbayes.evidence import FeatureMap
@@ -52,13 +51,12 @@ class StagedTilt(Tilt):
     Each stage has three steps:
 
     1. Fit the models to the synthetic rows, with the weights of the previous stages.
-    2. Measure the mean of the models' scores at these modes over the private rows, with noise. This gives p numbers for
-       p parameters. The scores are whitened by the weighted synthetic rows, and clipped.
+    2. Measure the mean of the models' scores at these modes over the private rows, with noise. The scores are whitened
+       by the weighted synthetic rows, and clipped.
     3. Tilt the weights of the previous stage to the noisy mean, combined with the measurements of previous stages.
 
-    The error of a mode decreases from stage to stage, as in Newton's method. The last stage has most of the budget. The
-    first two stages also measure the means of the columns that the models use, and of the products of these columns if
-    the budget allows. Scores contain neither the frequency of a level nor how strongly predictors are related.
+    The error of a mode decreases from stage to stage, as in Newton's method. The first two stages also measure the
+    means of the columns that the models use, and of the products of these columns if the budget allows.
 
     Parameters
     ----------
@@ -75,12 +73,9 @@ class StagedTilt(Tilt):
     Notes
     -----
     The four stages use fixed shares of the squared privacy parameter mu: 5, 20, 15 and 60 %. All stages are charged
-    before the first noise is drawn. The clip bound and the scores of a stage depend only on synthetic rows and released
-    numbers. The scores of a private row depend on this row only. If they are not finite, they are replaced by zeros,
-    and the row counts as clipped.
-
-    If no model has a mode in a stage, the stage measures the columns instead, as `TiltWeights` does.
-
+    before the first noise is drawn. Clip bound and scores of a stage follow from synthetic rows and released numbers,
+    and the scores of a private row depend on this row only. If they are not finite, they are replaced by zeros, and the
+    row counts as clipped. If no model has a mode, a stage measures the columns instead, as `TiltWeights` does.
     Theory: docs/theory.md#in-stages.
 
     Examples
@@ -143,14 +138,14 @@ class StagedTilt(Tilt):
         shares = np.full(len(reference), 1 / len(reference))
         budgets, fitters = self.parts(epsilon=epsilon, delta=delta), self.fitters(reference)
         first, last = (self.whitened(reference, facts, shares, fitters, stage, budgets) for stage in (0, COLUMN_STAGES))
-        scores = [first] * COLUMN_STAGES + [last] * (len(budgets) - COLUMN_STAGES)
         found = [
-            self.design(own, reference, facts, shares, budget) for own, budget in zip(scores, budgets, strict=True)
+            self.design(first if stage < COLUMN_STAGES else last, reference, facts, shares, budget)
+            for stage, budget in enumerate(budgets)
         ]
         designs = [features for features in found if features is not None]
         if not designs:
             raise ValueError("the columns of the schema must vary, because otherwise there is nothing to measure.")
-        sds = [self._noise_sd(features, facts, budget) for features, budget in zip(designs, budgets, strict=True)]
+        sds = [self._noise_sd(features, facts, *budget) for features, budget in zip(designs, budgets, strict=True)]
         noise_sd = sum(sd**-2 for sd in sds) ** -0.5  # of all stages combined
         noise_ratio = noise_sd * math.sqrt(designs[-1].n_coordinates)
         return TiltDesign(designs[-1], noise_sd, noise_ratio, f"scores of {self._named}", tuple(sds))
@@ -159,14 +154,11 @@ class StagedTilt(Tilt):
     def _named(self) -> str:
         return "; ".join(model.name for model in self.models)
 
-    def _noise_sd(self, features: FeatureMap | ScoreMap, facts: PublicFacts, budget: Budget) -> float:
-        return math.sqrt(self._noise_of(features, facts, *budget).variance)
-
     def _label(self, stage: int) -> str:
         return f"{self.label}, stage {stage + 1}"
 
     def fitters(self, synthetic: SyntheticTable) -> list[Callable[[Array], RowScores]]:
-        """Return, for each model that can be fitted, a function from weights of the synthetic rows to scores."""
+        """Return, for each model that can be fitted, a function from weights of rows to scores."""
         found = []
         for model in self.models:
             with suppress(Exception):  # of any kind; it is left out, because the synthetic rows are already charged
@@ -182,10 +174,9 @@ class StagedTilt(Tilt):
         stage: int,
         budgets: Sequence[Budget],
     ) -> ScoreMap | None:
-        """Return whitened scores of all models that have a mode, or None if no model has one.
+        """Return whitened scores of all models that have a mode under ``shares``, or None if no model has one.
 
-        ``shares`` are the weights of the synthetic rows, shape (row,), with sum one. An early stage also measures the
-        columns, and their products if the noise of the last of the early stages is small enough.
+        An early stage also measures the columns, and their products if the last early stage has little enough noise.
         """
         scores: list[RowScores] = []
         for fit in fitters:
@@ -197,7 +188,7 @@ class StagedTilt(Tilt):
                 continue
             with suppress(ValueError):
                 found = ScoreMap.whitened([*scores, *columns], synthetic, shares)
-                if not products or self._noise_sd(found, facts, budgets[COLUMN_STAGES - 1]) <= PRODUCT_NOISE:
+                if not products or self._noise_sd(found, facts, *budgets[COLUMN_STAGES - 1]) <= PRODUCT_NOISE:
                     return found
         return None
 
@@ -206,9 +197,8 @@ class StagedTilt(Tilt):
     ) -> FeatureMap | ScoreMap | None:
         """Choose the features of a stage from public quantities: synthetic rows, their shares, N and the budget.
 
-        ``shares`` has shape (row,). If ``scores`` is None, the columns are measured instead, because the synthetic rows
-        have already been charged. Return None if nothing can be measured: all synthetic rows are equal, or there are
-        too many columns.
+        Without ``scores`` the columns are measured, because the synthetic rows have already been charged. Return None
+        if nothing can be measured: all synthetic rows are equal, or there are too many columns.
         """
         if not FeatureMap.varies(synthetic, "linear", shares):
             return None
@@ -216,7 +206,7 @@ class StagedTilt(Tilt):
             with suppress(ValueError):
                 return TiltWeights().design(synthetic, facts, **budget._asdict(), shares=shares).features
             return None
-        noise_sd = self._noise_sd(scores, facts, budget)
+        noise_sd = self._noise_sd(scores, facts, *budget)
         wider = float(np.clip(NOISE_PART / (noise_sd * math.sqrt(facts.n_private)), *BOUND_RANGE))
         return scores.with_bound(wider * scores.bound)
 
@@ -253,7 +243,7 @@ class StagedTilt(Tilt):
 
 
 def columns_of(found: Measurement, features: ScoreMap, schema: Schema) -> Measurement | None:
-    """Return the part of a stage's measurement that describes the columns; None if the stage did not measure them."""
+    """Return the part of a stage's measurement that describes the columns, if it measured them."""
     part = features.of_columns(schema)
     if part is None:
         return None
@@ -266,24 +256,11 @@ def columns_of(found: Measurement, features: ScoreMap, schema: Schema) -> Measur
 def combined(found: Measurement, before: Array, known: float) -> tuple[Measurement, float]:
     """Combine the measurement of a stage with the estimates of the same means from previous stages.
 
-    The previous estimates may have errors beyond noise, because the previous stage used a different mode and a
-    different bound. The weight of the new measurement therefore depends on the difference to the previous estimates
-    (James and Stein's estimate of its mean square). It is at least the weight from the two noise variances.
-    Theory: docs/theory.md#in-stages.
-
-    Parameters
-    ----------
-    found : Measurement
-        New measurement.
-    before : ndarray, shape (k,)
-        Means under the weights of the previous stages.
-    known : float
-        Variance of the noise in ``before``; inf if nothing has been measured yet.
-
-    Returns
-    -------
-    Measurement, float
-        The combined measurement, and the variance of its noise.
+    These are the means ``before``, shape (k,), with the noise variance ``known`` (inf if nothing was measured). They
+    may have errors beyond noise, because the previous stage used a different mode and bound. The weight of the new
+    measurement therefore depends on the difference (James and Stein's estimate of its mean square). It is at least the
+    weight from the two noise variances. Return the combined measurement and its noise variance. Theory:
+    docs/theory.md#in-stages.
     """
     columns = found.tilt_columns
     own = found.noise.variance

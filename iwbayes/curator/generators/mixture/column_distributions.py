@@ -2,10 +2,10 @@
 
 A family maps unconstrained parameters, shape (component, parameter), to a distribution over the column's public codes,
 and back-propagates gradients through this map. It also draws values and defines the prior. Families with the same
-`kind` share `distribution`, `prior` and `penalty`, and are computed together.
+`kind` are computed together.
 
 Parameters with values in an interval are on the logit scale. All priors are Dirichlet (or beta) distributions on the
-natural scale, except the priors of standard deviations. On the logit scale, with the Jacobian, the log density of a
+natural scale, except those of standard deviations. On the logit scale, with the Jacobian, the log density of a
 Dirichlet distribution is the sum of pseudo-counts times log shares.
 """
 
@@ -46,11 +46,13 @@ LARGEST_LOG_SD = 2.0
 
 
 def jitter(counts: Array, rng: np.random.Generator | None) -> Array:
-    """Draw gamma variables g with these means, or return the means without ``rng``.
-
-    The shares that maximise sum g log share then follow the Dirichlet distribution.
-    """
+    """Draw gamma variables g, so that the maximiser of sum g log share is Dirichlet. Without ``rng``, keep the means."""
     return counts if rng is None else np.maximum(rng.gamma(counts), 1e-12)
+
+
+def _shares(logits: Array) -> tuple[Array, Pull]:
+    shares = softmax(logits, axis=1)
+    return shares, lambda grad: shares * (grad - np.sum(shares * grad, axis=1, keepdims=True))
 
 
 def dirichlet_penalty(logits: Array, counts: Array) -> tuple[float, Array]:
@@ -82,11 +84,10 @@ class LevelFamily:
 
     def distribution(self, theta: Array) -> tuple[Array, Pull]:
         """Return the probabilities, shape (component, code), and their back-propagation."""
-        distribution = softmax(theta, axis=1)
-        return distribution, lambda grad: distribution * (grad - np.sum(distribution * grad, axis=1, keepdims=True))
+        return _shares(theta)
 
     def prior(self, center: Array, n_components: int, rng: np.random.Generator | None) -> Array:
-        """Return pseudo-counts of each code, shape (component, code), or one random draw of them; see `penalty`."""
+        """Return pseudo-counts of each code, shape (component, code), or with ``rng`` a random draw of them."""
         return jitter(np.tile(LEVEL_COUNTS * center, (n_components, 1)), rng)
 
     def penalty(self, theta: Array, prior: Array) -> tuple[float, Array]:
@@ -94,7 +95,7 @@ class LevelFamily:
         return dirichlet_penalty(theta, prior)
 
     def start(self, center: Array, n_components: int, rng: np.random.Generator) -> Array:
-        """Return starting values: logits of the column's marginal distribution plus random noise."""
+        """Return starting values: logits of the marginal distribution ``center`` plus random noise."""
         logits = np.log(center) + rng.normal(0.0, 1.0, (n_components, len(center)))
         return logits - logits.mean(axis=1, keepdims=True)
 
@@ -111,9 +112,8 @@ class LevelFamily:
 class _NumericFamily:
     """Shared part of numeric families. A cell follows the distribution, equals a bound (an atom), or is missing.
 
-    ``atoms`` says whether the lower and the upper bound are atoms, with separate probabilities. The first parameters
-    are the logits of these outcomes, in the order: distribution, lower bound, upper bound, missing. There are no such
-    logits if the distribution is the only outcome.
+    ``atoms`` says whether the lower and the upper bound are atoms. The first parameters are the logits of the outcomes,
+    in the order: distribution, lower bound, upper bound, missing; none if the distribution is the only outcome.
     """
 
     #: Number of parameters of the distribution: a location and, if there are two, the log of a standard deviation.
@@ -129,7 +129,6 @@ class _NumericFamily:
 
     @cached_property
     def edges(self) -> Array:
-        """Edges of the bins on the column's transformed scale."""
         assert self.bins.edges is not None  # noqa: S101 - numeric columns have edges
         return self.bins.edges
 
@@ -139,7 +138,6 @@ class _NumericFamily:
 
     @property
     def kind(self) -> tuple[str | int, ...]:
-        """Key of families that are computed together: the same distribution, outcomes and bins."""
         width = self.column.upper - self.column.lower if isinstance(self.column, _Whole) else 0
         return type(self).__name__, *self.atoms, self.column.missing, self.bins.n_present, width
 
@@ -185,11 +183,10 @@ class _NumericFamily:
         return np.append(logits[1:], LARGEST_LOG_SD) if self.n_own == 2 else logits
 
     def distribution(self, theta: Array) -> tuple[Array, Pull]:
-        """Return the probabilities of the codes, with the shares of atoms and missing cells, and back-propagation."""
         present, pull_present = self._present(theta[:, self.n_outcomes :])
         if not self._codes:
             return present, pull_present
-        shares = softmax(theta[:, : self.n_outcomes], axis=1)
+        shares, pull_shares = _shares(theta[:, : self.n_outcomes])
         distribution = np.zeros((len(theta), self.bins.size))
         distribution[:, : self.bins.n_present] = shares[:, :1] * present
         distribution[:, self._codes] += shares[:, 1:]
@@ -197,8 +194,7 @@ class _NumericFamily:
         def pull(grad: Array) -> Array:
             of_present = grad[:, : self.bins.n_present]
             by_share = np.column_stack([np.sum(of_present * present, axis=1), grad[:, self._codes]])
-            by_logit = shares * (by_share - np.sum(shares * by_share, axis=1, keepdims=True))
-            return np.hstack([by_logit, pull_present(shares[:, :1] * of_present)])
+            return np.hstack([pull_shares(by_share), pull_present(shares[:, :1] * of_present)])
 
         return distribution, pull
 
@@ -218,10 +214,7 @@ class _NumericFamily:
         return np.hstack(parts)
 
     def penalty(self, theta: Array, prior: Array) -> tuple[float, Array]:
-        """Return minus the log prior density, up to a constant, and its gradient.
-
-        The outcomes have a Dirichlet prior, the location a beta prior, and the log standard deviation a normal prior.
-        """
+        # the outcomes have a Dirichlet prior, the location a beta prior, and the log standard deviation a normal prior
         n, grad, total = self.n_outcomes, np.empty_like(theta), 0.0
         if n:
             total, grad[:, :n] = dirichlet_penalty(theta[:, :n], prior[:, :n])
@@ -246,7 +239,6 @@ class _NumericFamily:
         return np.hstack(parts)
 
     def draw(self, theta: Array, component: Codes, rng: np.random.Generator) -> pd.Series:
-        """Draw one value per row, given each row's component."""
         numbers = self._numbers(theta[:, self.n_outcomes :], component, rng)
         if self._codes:
             outcome = draw_codes(softmax(theta[:, : self.n_outcomes], axis=1), component, rng)
@@ -255,7 +247,6 @@ class _NumericFamily:
         return self.column.conform(pd.Series(numbers, name=self.column.name))
 
     def natural(self, theta: Array) -> dict[str, Array]:
-        """Return the parameters of the distribution, and the shares of atoms and missing cells if there are any."""
         found = self._own(theta[..., self.n_outcomes :])
         if not self._codes:
             return found
@@ -267,9 +258,8 @@ class _NumericFamily:
 class NormalFamily(_NumericFamily):
     """Normal distribution truncated to the bounds, on the column's transformed scale. Integers are rounded.
 
-    The parameters are the logit of the mode (uniform prior) and log(sd - `LEAST_SD`) (normal prior). Mode and standard
-    deviation are in units of the width of the bounds. The mode is within the bounds, so that the normalising constant
-    is never close to zero.
+    The parameters are the logit of the mode (uniform prior) and log(sd - `LEAST_SD`) (normal prior), in units of the
+    width of the bounds. The mode is within the bounds, so that the normalising constant is never close to zero.
     """
 
     n_own: ClassVar[int] = 2
@@ -310,10 +300,7 @@ class NormalFamily(_NumericFamily):
 
 @dataclass(frozen=True)
 class PoissonFamily(_NumericFamily):
-    """Truncated Poisson distribution of the value above the lower bound.
-
-    The parameter is the logit of the rate divided by the range (uniform prior).
-    """
+    """Truncated Poisson distribution of the value above the lower bound; its parameter is the logit of rate/range."""
 
     n_own: ClassVar[int] = 1
 
@@ -354,10 +341,7 @@ def normal_parameters(theta: Array) -> tuple[Array, Array]:
 
 
 def interval_mass(z: Array) -> Array:
-    """Return the standard normal probability between neighbouring points, shape (..., point - 1).
-
-    It is accurate in both tails.
-    """
+    """Return the standard normal probability between neighbouring points, accurate in both tails."""
     tail = ndtr(-np.abs(z))
     # at most one interval contains the mode
     across = (z[..., :-1] < 0) & (z[..., 1:] > 0)
