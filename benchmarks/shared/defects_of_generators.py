@@ -34,13 +34,13 @@ plant("curator/generators/tables/coding.py", "BayesNet: bounds read from the row
        NEIGHBOUR)
 FILE = "curator/generators/aim/aim.py"
 AIM = "curator/test_neighbours.py::test_a_neighbour_never_costs_aim_more_than_each_charge"
-CANDIDATES = "curator/generators/aim/candidates.py"
+ENGINE = "curator/generators/aim/engine.py"
 SENSITIVITY = "max(self.weights) * count_moves(facts) * facts.rows_per_user"
-plant(CANDIDATES, "AIM: a replaced row moves a score by one",
+plant(ENGINE, "AIM: a replaced row moves a score by one",
        SENSITIVITY, "max(self.weights) * facts.rows_per_user", AIM)
-plant(CANDIDATES, "AIM: scores without their weights",
+plant(ENGINE, "AIM: scores without their weights",
        SENSITIVITY, "count_moves(facts) * facts.rows_per_user", AIM)
-plant(CANDIDATES, "AIM: selection for one row of a user",
+plant(ENGINE, "AIM: selection for one row of a user",
        SENSITIVITY, "max(self.weights) * count_moves(facts)", f"{USER}[AIM]")
 plant(FILE, "AIM: selection without charge or noise",
        "allowed[select(scores)]",
@@ -53,9 +53,9 @@ plant(FILE, "AIM: a round that is not declared",
        "contracts/test_contract.py::test_each_draw_is_charged_before_it_is_made[AIM]")
 FILE = "curator/generators/aim/mst.py"
 MST = "curator/test_neighbours.py::test_a_neighbour_never_costs_mst_more_than_each_charge"
-plant(CANDIDATES, "MST: a replaced row moves a score by one",
+plant(ENGINE, "MST: a replaced row moves a score by one",
        SENSITIVITY, "max(self.weights) * facts.rows_per_user", MST)
-plant(CANDIDATES, "MST: selection for one row of a user",
+plant(ENGINE, "MST: selection for one row of a user",
        SENSITIVITY, "max(self.weights) * count_moves(facts)", f"{USER}[MST]")
 plant(FILE, "MST: selection without charge or noise",
        "allowed[select(of_allowed)]",
@@ -63,7 +63,7 @@ plant(FILE, "MST: selection without charge or noise",
 plant(FILE, "MST: targets from the private rows",
        "alone = [independent.current.marginal((column,)) for column in range(len(sizes))]",
        "alone = [next(rows.count([(column,)])) / n for column in range(len(sizes))]", MST)
-plant("curator/generators/aim/engine.py", "MST: a selection that is not declared",
+plant(ENGINE, "MST: a selection that is not declared",
        "shares.selection, count=shares.n_selections)", "shares.selection, count=max(1, shares.n_selections - 1))",
        "contracts/test_contract.py::test_each_draw_is_charged_before_it_is_made[MST]")
 plant(FILE, "MST: pairs at the price of one",

@@ -33,7 +33,7 @@ from iwbayes.curator.generators.mixture.noisy_tables import (
     group_codes,
 )
 from iwbayes.curator.generators.tables.bins import ColumnBins, draw_codes
-from iwbayes.curator.generators.tables.counts import project_nonnegative
+from iwbayes.curator.generators.tables.counts import noisy_counts, project_nonnegative
 from iwbayes.curator.privacy.accounting import gaussian_multiplier
 from iwbayes.curator.privacy.mechanisms import Noisy
 from iwbayes.curator.protocols import PublicFacts
@@ -383,7 +383,8 @@ def test_the_sensitivities_of_all_adjacencies(delta):
         plan = TableBudgets.of(facts, 1.0, delta, 0.3)
         noise = ScriptedNoise(0)
         ledger = iw.Ledger(1.0, 1e-6, adjacency, noise=noise)
-        _, distribution = plan.pairs.measure(np.zeros(24, dtype=np.int64), ledger, facts)
+        counts = np.zeros(24, dtype=np.int64)
+        _, distribution = noisy_counts(counts, 6, ledger, "Mixture pairs", facts, **plan.pairs._asdict())
         scales[adjacency] = distribution.scale
         moved = (1 if adjacency == "zero-out" else 2) * 6
         if delta:

@@ -10,7 +10,7 @@ import pytest
 
 import iwbayes as iw
 from iwbayes.curator.generators.aim import engine, mst
-from iwbayes.curator.generators.aim.candidates import Candidates
+from iwbayes.curator.generators.aim.engine import Candidates
 from iwbayes.curator.generators.aim.tree import require_mbi
 from iwbayes.curator.generators.tables.counts import count_moves
 from iwbayes.curator.generators.tables.network import count_table

@@ -11,15 +11,24 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from iwbayes.curator.generators.aim.candidates import Candidates, scored
-from iwbayes.curator.generators.aim.engine import COLUMNS_SHARE, Estimated, MarginalModel, Shares, is_joint, mu_of
-from iwbayes.curator.generators.aim.tree import Structure
+from iwbayes.curator.generators.aim.engine import (
+    COLUMNS_SHARE,
+    Candidates,
+    Estimated,
+    MarginalModel,
+    Shares,
+    is_joint,
+    mu_of,
+)
+from iwbayes.curator.generators.aim.tree import Columns, Structure
 from iwbayes.curator.generators.ledger_fit import check_whole
 from iwbayes.curator.generators.tables.coding import RowCodes
 from iwbayes.curator.generators.tables.counts import count_event, mean_noise, measure_counts
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.mechanisms import exponential
 from iwbayes.curator.protocols import PublicFacts
+from iwbayes.evidence.formulas import model_terms
+from iwbayes.evidence.terms import feature_owners
 from iwbayes.release.statement import Event
 from iwbayes.schema import Schema
 
@@ -211,3 +220,13 @@ def default_rounds(facts: PublicFacts, epsilon: float, delta: float) -> int:
     """Choose the number of rounds from public numbers: more for many rows, many columns and a large budget."""
     signal = 1.5 * math.sqrt(facts.n_private * mu_of(epsilon, delta)) / 8
     return int(np.clip(round(signal * math.sqrt(len(facts.schema) / 6)), 2, min(4 * len(facts.schema), MOST_ROUNDS)))
+
+
+def scored(formula: str, schema: Schema) -> list[Columns]:
+    """List the sets of columns that a regression's scores multiply, to second order, without subsets of others.
+
+    ValueError for a formula that cannot be measured; see `model_terms`.
+    """
+    owners = feature_owners(schema)
+    found = {frozenset(owners[index] for index in term) for term in model_terms(formula, schema).second_order}
+    return sorted(tuple(sorted(part)) for part in found if not any(part < other for other in found))

@@ -1,4 +1,4 @@
-"""Shared base of AIM and MST: split the budget, code the rows, and estimate a distribution from noisy marginals."""
+"""Shared base of AIM and MST: budget, scores of candidates, and a distribution estimated from noisy marginals."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from iwbayes.curator.generators.aim.tree import Columns, Distribution, Joint, Po
 from iwbayes.curator.generators.ledger_fit import LedgerFit
 from iwbayes.curator.generators.tables.bins import ColumnBins, is_numeric
 from iwbayes.curator.generators.tables.coding import RowCodes, coded_rows, useful_cells
-from iwbayes.curator.generators.tables.counts import NoisyCounts, count_event
+from iwbayes.curator.generators.tables.counts import Codes, NoisyCounts, count_event, count_moves, split_budget
 from iwbayes.curator.generators.tables.network import FittedNetwork
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier, largest_scale
 from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.curator.privacy.mechanisms import Budget, gaussian_parts
+from iwbayes.curator.privacy.mechanisms import Budget
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.release.statement import Event
 from iwbayes.tables import PrivateTable
+from iwbayes.utils.arrays import Array
 
 #: Shares of the budget (of the squared privacy parameter mu) for single columns, at least, and for all selections.
 COLUMNS_SHARE, SELECTION_SHARE = 0.15, 0.1
@@ -31,6 +32,8 @@ JOINT_CELLS, JOINT_COLUMNS = 100_000, 32
 MOST_GROUPS = 32
 #: Required ratio of a cell's mean count to its mean absolute noise, for bins of single columns and for tables.
 BINS_THETA, THETA = 1.5, 8.0
+#: Scores are clipped to this absolute value, so that they fit in 64-bit integers. Real tables do not reach it.
+_LARGEST_SCORE = 2**60
 #: Weight of the shrinkage towards the uniform distribution, in rows, divided by mu and the square root of the rows.
 _PRIOR_PULL = 2.0
 
@@ -48,16 +51,44 @@ class Shares(NamedTuple):
     def of(cls, epsilon: float, delta: float, columns_share: float, n_selections: int, n_tables: int) -> Shares:
         """Split a budget, before it is scaled to its joint cost. Without selections, the columns get all of it."""
         if n_selections == 0:
-            columns = gaussian_parts(epsilon, delta, (1.0,))[0] if delta > 0 else Budget(epsilon, 0.0)
+            (columns,) = split_budget(epsilon, delta, (1.0,))
             return cls(columns, 0.0, columns, 0, 1)
-        parts = columns_share, (1 - columns_share - SELECTION_SHARE) / (n_selections // n_tables)
-        if delta == 0:
-            columns, tables = (Budget(part * epsilon, 0.0) for part in parts)
-            return cls(columns, SELECTION_SHARE * epsilon / n_selections, tables, n_selections, n_tables)
-        columns, tables = gaussian_parts(epsilon, delta, parts)
-        # mu**2/2 of all selections together: a pure epsilon is at most epsilon**2/2-zCDP
-        selection = math.sqrt(SELECTION_SHARE / n_selections) / gaussian_multiplier(epsilon, delta)
+        tables_share = (1 - columns_share - SELECTION_SHARE) / (n_selections // n_tables)
+        columns, tables = split_budget(epsilon, delta, (columns_share, tables_share))
+        selection = SELECTION_SHARE * epsilon / n_selections
+        if delta > 0:
+            # mu**2/2 of all selections together: a pure epsilon is at most epsilon**2/2-zCDP
+            selection = math.sqrt(SELECTION_SHARE / n_selections) / gaussian_multiplier(epsilon, delta)
         return cls(columns, selection, tables, n_selections, n_tables)
+
+
+class Candidates(NamedTuple):
+    """Sets of columns that may be measured, with their weights. See `AIM` for the weights."""
+
+    columns: tuple[Columns, ...]
+    weights: tuple[int, ...]
+
+    def within(self, sizes: Sequence[int], most_cells: float) -> Candidates:
+        """Return the candidates with at most ``most_cells`` cells, and all single columns."""
+        kept = [
+            (columns, weight)
+            for columns, weight in zip(*self, strict=True)
+            if len(columns) == 1 or math.prod(sizes[index] for index in columns) <= most_cells
+        ]
+        return Candidates(*(tuple(part) for part in zip(*kept, strict=True)))
+
+    def sensitivity(self, facts: PublicFacts) -> int:
+        """Return the largest change of a score between neighbouring tables."""
+        return max(self.weights) * count_moves(facts) * facts.rows_per_user
+
+    def score(self, index: int, counts: Codes, expected: Array, noise: float, error: float = 0.0) -> int:
+        """Return the integer score of a candidate, by its private counts and the public, expected ones; see `AIM`.
+
+        ``noise`` is the mean absolute noise of a cell, and ``error`` the expected absolute error of ``expected``.
+        """
+        public = np.rint(expected.ravel()).astype(np.int64)
+        found = self.weights[index] * (int(np.abs(counts - public).sum()) - round(noise * len(counts) + error))
+        return max(-_LARGEST_SCORE, min(found, _LARGEST_SCORE))
 
 
 class MarginalModel(LedgerFit[FittedNetwork]):

@@ -9,8 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from iwbayes.curator.generators.aim.candidates import Candidates
-from iwbayes.curator.generators.aim.engine import COLUMNS_SHARE, Estimated, MarginalModel, Shares
+from iwbayes.curator.generators.aim.engine import COLUMNS_SHARE, Candidates, Estimated, MarginalModel, Shares
 from iwbayes.curator.generators.aim.tree import Columns
 from iwbayes.curator.generators.ledger_fit import check_whole
 from iwbayes.curator.generators.tables.coding import MAX_CELLS, RowCodes

@@ -46,7 +46,7 @@ LARGEST_LOG_SD = 2.0
 
 
 def jitter(counts: Array, rng: np.random.Generator | None) -> Array:
-    """Draw gamma variables g, so that the maximiser of sum g log share is Dirichlet. Without ``rng``, keep the means."""
+    """Draw gamma variables g: maximisers of sum g log share are Dirichlet. Without ``rng``, return the means."""
     return counts if rng is None else np.maximum(rng.gamma(counts), 1e-12)
 
 

@@ -14,11 +14,11 @@ from scipy.sparse import csr_array
 
 from iwbayes.curator.generators.tables.bins import CLEARLY, Codes, ColumnBins, Groups, is_numeric
 from iwbayes.curator.generators.tables.coding import RowCodes
-from iwbayes.curator.generators.tables.counts import mean_noise, noisy_counts, project_nonnegative
+from iwbayes.curator.generators.tables.counts import mean_noise, noisy_counts, project_nonnegative, split_budget
 from iwbayes.curator.generators.tables.network import count_table
 from iwbayes.curator.privacy.accounting import noise_event
 from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.curator.privacy.mechanisms import Budget, Noisy, gaussian_parts
+from iwbayes.curator.privacy.mechanisms import Budget, Noisy
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.release.statement import Event
 from iwbayes.tables import PrivateTable
@@ -107,73 +107,53 @@ class MeasuredCounts(NamedTuple):
     centers: tuple[Array, ...]
 
 
-class CountBudget(NamedTuple):
-    """Budget of several tables of the same rows, measured together. The noise is Laplace if delta is 0."""
-
-    label: str
-    n_tables: int
-    epsilon: float
-    delta: float
-
-    def mean_noise(self, facts: PublicFacts) -> float:
-        """Return the mean absolute noise of a cell."""
-        return mean_noise(facts, self.n_tables, self.epsilon, self.delta)
-
-    def measure(self, counts: Codes, ledger: Ledger, facts: PublicFacts) -> Noisy:
-        """Charge the ledger, then return noisy counts of all tables and the distribution of their noise."""
-        return noisy_counts(counts, self.n_tables, ledger, self.label, facts, epsilon=self.epsilon, delta=self.delta)
-
-
 class TableBudgets(NamedTuple):
-    """Budgets of the tables of columns and of pairs; None if pairs are not measured."""
+    """Budgets of the tables of all columns together, and of all pairs; None if pairs are not measured."""
 
-    columns: CountBudget
-    pairs: CountBudget | None
+    columns: Budget
+    pairs: Budget | None
 
     def events(self) -> tuple[Event, ...]:
         """Return the events of all tables."""
-        return tuple(noise_event(b.label, b.epsilon, b.delta) for b in self if b is not None)
+        columns = noise_event("Mixture columns", *self.columns)
+        return (columns,) if self.pairs is None else (columns, noise_event("Mixture pairs", *self.pairs))
 
     @classmethod
     def of(cls, facts: PublicFacts, epsilon: float, delta: float, columns_share: float) -> TableBudgets:
         """Split the budget by public quantities. Pairs get nothing if even two groups per column are too noisy."""
         n = len(facts.schema)
-        alone = cls(CountBudget("Mixture columns", n, epsilon, delta), None)
-        if n == 1:
-            return alone
-        # pure budgets add up; two Gaussian mechanisms compose more tightly
-        shares = (columns_share, 1 - columns_share)
-        parts = gaussian_parts(epsilon, delta, shares) if delta > 0 else [Budget(s * epsilon, 0.0) for s in shares]
-        pairs = CountBudget("Mixture pairs", n * (n - 1) // 2, *parts[1])
-        if facts.n_private / 4 < LEAST_SIGNAL * pairs.mean_noise(facts):
-            return alone
-        return cls(CountBudget("Mixture columns", n, *parts[0]), pairs)
+        if n > 1:
+            columns, pairs = split_budget(epsilon, delta, (columns_share, 1 - columns_share))
+            if facts.n_private / 4 >= LEAST_SIGNAL * mean_noise(facts, math.comb(n, 2), *pairs):
+                return cls(columns, pairs)
+        return cls(Budget(epsilon, delta), None)
 
 
 def release(
     private: PrivateTable, ledger: Ledger, facts: PublicFacts, budgets: TableBudgets, max_bins: int
 ) -> tuple[tuple[ColumnBins, ...], Grouping, MeasuredCounts]:
     """Measure the tables of all columns, group their codes by released mass, and then measure the tables of pairs."""
-    useful = facts.n_private / (BIN_SIGNAL * budgets.columns.mean_noise(facts))
+    n_columns, n_pairs = len(facts.schema), math.comb(len(facts.schema), 2)
+    useful = facts.n_private / (BIN_SIGNAL * mean_noise(facts, n_columns, *budgets.columns))
     n_bins = int(np.clip(useful, min(LEAST_BINS, max_bins), max_bins))
     bins = tuple(ColumnBins.of(column, n_bins) for column in facts.schema)
     rows = RowCodes(private, bins, keep=private.in_memory)
-    counts = list(rows.count([(index,) for index in range(len(bins))]))
-    columns = budgets.columns.measure(np.concatenate(counts), ledger, facts)
+    counts = np.concatenate(list(rows.count([(index,) for index in range(n_columns)])))
+    columns = noisy_counts(counts, n_columns, ledger, "Mixture columns", facts, **budgets.columns._asdict())
     own = np.split(columns.value, np.cumsum([b.size for b in bins])[:-1])
     # positive distributions close to the noisy counts: the closest non-negative counts plus one half each
     centers = [project_nonnegative(part, facts.n_private) + 0.5 for part in own]
     centers = [part / part.sum() for part in centers]
     n_groups = MAX_GROUPS
     if budgets.pairs is not None:
-        useful = facts.n_private / (CELL_SIGNAL * budgets.pairs.mean_noise(facts))
+        useful = facts.n_private / (CELL_SIGNAL * mean_noise(facts, n_pairs, *budgets.pairs))
         n_groups = int(np.clip(math.sqrt(useful), 2, MAX_GROUPS))
     grouping = Grouping(tuple(group_codes(b, c, n_groups) for b, c in zip(bins, centers, strict=True)))
     pairs = None
     if budgets.pairs is not None:
         rows.group([Groups(of, np.ones(len(of))) for of in grouping.of])
-        counts = list(rows.count(list(combinations(range(len(bins)), 2))))
-        pairs = budgets.pairs.measure(np.concatenate(counts), ledger, facts)
+        counts = np.concatenate(list(rows.count(list(combinations(range(n_columns), 2)))))
+        pairs = noisy_counts(counts, n_pairs, ledger, "Mixture pairs", facts, **budgets.pairs._asdict())
     return bins, grouping, MeasuredCounts(columns, pairs, tuple(centers))
 
 

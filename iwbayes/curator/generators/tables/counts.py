@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from iwbayes.curator.privacy.accounting import gaussian_multiplier, noise_event
 from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.curator.privacy.mechanisms import Noisy, gaussian, laplace
+from iwbayes.curator.privacy.mechanisms import Budget, Noisy, gaussian, gaussian_parts, laplace
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.release.statement import Event
 from iwbayes.utils.arrays import Array
@@ -36,6 +36,11 @@ def count_event(label: str, epsilon: float, delta: float, n_tables: int) -> Even
     if delta > 0:
         return noise_event(label, epsilon, delta)
     return Event(label, "laplace", epsilon / n_tables, count=n_tables)
+
+
+def split_budget(epsilon: float, delta: float, shares: Sequence[float]) -> list[Budget]:
+    """Split a budget: pure ones add up, and Gaussian mechanisms (with delta above 0) compose more tightly."""
+    return gaussian_parts(epsilon, delta, shares) if delta > 0 else [Budget(share * epsilon, 0.0) for share in shares]
 
 
 def noise_scale(facts: PublicFacts, n_tables: int, epsilon: float, delta: float) -> float:
