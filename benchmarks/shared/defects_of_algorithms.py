@@ -157,10 +157,10 @@ plant(FILE, "tilt: test of fit drawn without a charge",
        'own = (*own, self._event(parts.test_epsilon, parts.delta, f"{self.label}, {TEST_OF_FIT}"))', "pass",
        "curator/weight_providers/test_tilt.py::test_the_test_of_fit_is_charged_before_it_is_drawn",
        more=(Edit("curator/weight_providers/exponential.py",
-                  "noisy = self._noisy(total, self.mechanism, epsilon=epsilon, delta=delta, **settings)",
+                  "noisy = self._noisy(total, self.mechanism, **budget._asdict(), **settings)",
                   "free = Ledger(float('inf'), 0.1, noise=ledger._noise)\n        settings['ledger'] = ledger "
                   "if label == self.label else free\n        "
-                  "noisy = self._noisy(total, self.mechanism, epsilon=epsilon, delta=delta, **settings)"),))
+                  "noisy = self._noisy(total, self.mechanism, **budget._asdict(), **settings)"),))
 FILE = "paper/logistic_loss.py"
 REACH = "paper/test_logistic.py::test_the_reach_of_real_columns_is_the_published_one"
 PLANNED = "paper/test_logistic.py::test_the_measurement_carries_the_noise_that_was_planned"

@@ -36,13 +36,10 @@ class LedgerFit(Generic[Fitted]):
         Parameters
         ----------
         private : PrivateTable
-            The private rows.
         ledger : Ledger
             Budget of these rows. The full cost is charged before any noise is drawn.
-        epsilon : float
-            The generator's part of the budget, above 0.
-        delta : float, default 0.0
-            The generator's part of the budget. It must be above 0 unless the generator is ``pure``.
+        epsilon, delta : float
+            The generator's part of the budget. Delta must be above 0 unless the generator is ``pure``.
 
         Returns
         -------

@@ -12,7 +12,7 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.special import logsumexp
 
 from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.curator.privacy.mechanisms import power_of_two_below
+from iwbayes.curator.privacy.mechanisms import Budget, power_of_two_below
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.curator.weight_providers.provider import OpenFit, Provider
 from iwbayes.evidence import FeatureMap
@@ -55,14 +55,7 @@ class Tilt(Provider):
         return math.sqrt(self._noise(reach, features.dim, epsilon=epsilon, delta=delta).variance)
 
     def _measure(
-        self,
-        fit: OpenFit,
-        ledger: Ledger,
-        features: FeatureMap | ScoreMap,
-        name: str,
-        epsilon: float,
-        delta: float,
-        label: str,
+        self, fit: OpenFit, ledger: Ledger, features: FeatureMap | ScoreMap, name: str, budget: Budget, label: str
     ) -> Measurement:
         """Measure the noisy mean of bounded features over the private rows. Sums are exact, block by block."""
         facts = fit.facts
@@ -74,7 +67,7 @@ class Tilt(Provider):
         n, totals = facts.n_private, list(fit.private.map_blocks(total_of))
         total, reach = np.sum([block for block, _ in totals], axis=0), totals[0][1]
         settings: dict[str, Any] = {"sensitivity": reach * step, "grid": step, "ledger": ledger, "label": label}
-        noisy = self._noisy(total, self.mechanism, epsilon=epsilon, delta=delta, **settings)
+        noisy = self._noisy(total, self.mechanism, **budget._asdict(), **settings)
         known = features if isinstance(features, FeatureMap) else features.of_rows(fit.synthetic)
         return Measurement(name, noisy.value / n, noisy.distribution.scaled(1 / n), reach * step / n, known, n)
 

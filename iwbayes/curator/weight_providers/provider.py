@@ -68,15 +68,12 @@ class Provider:
         Parameters
         ----------
         private : PrivateTable
-            The private rows.
         synthetic : SyntheticTable
-            The synthetic rows to weight, under the same schema.
+            The rows to weight, under the schema of the private ones.
         ledger : Ledger
             Budget of the private rows. The full cost is charged before any noise is drawn.
-        epsilon : float
-            The weight provider's part of the budget, above 0.
-        delta : float, default 0.0
-            The weight provider's part of the budget. It may be 0 if the weight provider is ``pure``.
+        epsilon, delta : float
+            The weight provider's part of the budget. Delta may be 0 if the weight provider is ``pure``.
 
         Returns
         -------

@@ -223,7 +223,7 @@ class StagedTilt(Tilt):
                 break
             if scores is None or (measurement is not None and isinstance(measurement.features, FeatureMap)):
                 known = math.inf  # previous stages measured different columns
-            found = self._measure(fit, ledger, features, MEAN_OF_FEATURES, *budget, self._label(stage))
+            found = self._measure(fit, ledger, features, MEAN_OF_FEATURES, budget, self._label(stage))
             columns = found.tilt_columns
             assert found.features is not None  # noqa: S101 - they were measured
             phi, noise = found.features.transform(synthetic.frame)[:, columns], found.noise.covariance[columns, columns]
@@ -259,8 +259,8 @@ def combined(found: Measurement, before: Array, known: float) -> tuple[Measureme
     These are the means ``before``, shape (k,), with the noise variance ``known`` (inf if nothing was measured). They
     may have errors beyond noise, because the previous stage used a different mode and bound. The weight of the new
     measurement therefore depends on the difference (James and Stein's estimate of its mean square). It is at least the
-    weight from the two noise variances. Return the combined measurement and its noise variance. Theory:
-    docs/theory.md#in-stages.
+    weight from the two noise variances. Return the combined measurement and its noise variance.
+    Theory: docs/theory.md#in-stages.
     """
     columns = found.tilt_columns
     own = found.noise.variance

@@ -13,6 +13,7 @@ from scipy.special import logsumexp
 
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_epsilon, gaussian_multiplier, largest_scale, price
 from iwbayes.curator.privacy.ledger import Ledger
+from iwbayes.curator.privacy.mechanisms import Budget
 from iwbayes.curator.protocols import (
     GeneratorsProvider,
     LogRatio,
@@ -70,7 +71,7 @@ class TiltWeights(Tilt):
     are public functions of the schema and the synthetic rows (see `FeatureMap`).
 
     With a ``base``, the weights are w0 exp(b.phi(x)), with w0 the weights of the base, which also whiten the features.
-    The tilt corrects the remaining error of the base. Theory: docs/theory.md#the-tilt.
+    The tilt corrects the remaining error of the base. See the section on the tilt in docs/theory.md.
 
     Parameters
     ----------
@@ -315,10 +316,10 @@ class TiltWeights(Tilt):
             # no weights can change the mean of equal rows; return them, because they have already been charged
             return Weights(base, f"TiltWeights(nothing, since all synthetic rows are alike{name})")
         design = self.design(synthetic, facts, epsilon=parts.epsilon, delta=parts.delta, shares=shares)
-        budget = parts.epsilon, parts.delta
-        measurement = self._measure(fit, ledger, design.features, MEAN_OF_FEATURES, *budget, self.label)
+        budget = Budget(parts.epsilon, parts.delta)
+        measurement = self._measure(fit, ledger, design.features, MEAN_OF_FEATURES, budget, self.label)
         if parts.test_epsilon:
-            budget = parts.test_epsilon, parts.delta
+            budget = Budget(parts.test_epsilon, parts.delta)
             # the noise in the mean of one held-back feature with bound one
             of_one = replace(design.features, order=2, flag=False).with_bound(1.0)
             variance = self._noise_sd(of_one, facts, *budget) ** 2
@@ -326,7 +327,7 @@ class TiltWeights(Tilt):
             held_back = held_back_features(synthetic, design.features, shares, number)
             if held_back is not None:
                 label = f"{self.label}, {TEST_OF_FIT}"
-                other = self._measure(fit, ledger, held_back, TEST_OF_FIT, *budget, label)
+                other = self._measure(fit, ledger, held_back, TEST_OF_FIT, budget, label)
                 measurement = replace(measurement, held_back=other)
         phi = design.features.transform(synthetic.frame)[:, measurement.tilt_columns]
         noise = measurement.noise.covariance[measurement.tilt_columns, measurement.tilt_columns]

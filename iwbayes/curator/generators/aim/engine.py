@@ -70,12 +70,9 @@ class Candidates(NamedTuple):
 
     def within(self, sizes: Sequence[int], most_cells: float) -> Candidates:
         """Return the candidates with at most ``most_cells`` cells, and all single columns."""
-        kept = [
-            (columns, weight)
-            for columns, weight in zip(*self, strict=True)
-            if len(columns) == 1 or math.prod(sizes[index] for index in columns) <= most_cells
-        ]
-        return Candidates(*(tuple(part) for part in zip(*kept, strict=True)))
+        cells = [math.prod(sizes[index] for index in columns) for columns in self.columns]
+        kept = [i for i, columns in enumerate(self.columns) if len(columns) == 1 or cells[i] <= most_cells]
+        return Candidates(tuple(self.columns[i] for i in kept), tuple(self.weights[i] for i in kept))
 
     def sensitivity(self, facts: PublicFacts) -> int:
         """Return the largest change of a score between neighbouring tables."""

@@ -43,18 +43,14 @@ class MST(MarginalModel):
 
     Notes
     -----
-    Score. A pair r with n_r cells has the score |c_r - t_r|_1 - s n_r. Here c_r are the private counts, and t_r the
-    rounded, public counts under independence, from the noisy counts of the two columns. s is the mean absolute noise of
-    a cell when the pairs are measured. Scores are integers. Replacing a row changes c_r by at most 2 in L1, zeroing it
-    by 1, and replacing up to tau rows of a user by 2 tau. The score changes by at most that.
+    Score. A pair has the score of `AIM` with weight one. Its t_r are the counts under independence, from the noisy
+    counts of the two columns, and s is the noise of a cell when the pairs are measured.
 
     A pair is not a candidate if its table would contain little except noise. If only such pairs could connect two
-    parts of the tree, the parts stay independent. A single column is then selected by the same score and measured again
-    instead.
+    parts of the tree, the parts stay independent, and a single column is selected by the same score and measured again.
 
-    Differences to the paper: the expected noise is subtracted from the scores. The bins of numeric columns are grouped.
-    Selection uses permute-and-flip. The distribution is estimated by relaxed maximum entropy, as in `AIM`. All events
-    are accounted for jointly.
+    Differences to the paper: the expected noise is subtracted from the scores, and selection, estimation and accounting
+    are those of `AIM`.
 
     References
     ----------
@@ -63,13 +59,10 @@ class MST(MarginalModel):
 
     Examples
     --------
-    >>> import pandas as pd
     >>> import iwbayes as iw
-    >>> schema = iw.Schema(iw.Binary("ill"), iw.Integer("age", 0, 99))
-    >>> private = iw.PrivateTable(pd.DataFrame({"ill": [0, 1] * 50, "age": range(100)}), schema)
-    >>> fitted = iw.MST().fit(private, iw.Ledger(1.0, 1e-6), epsilon=1.0, delta=1e-6)
-    >>> len(fitted.sample(20, random_seed=1))
-    20
+    >>> facts = PublicFacts(iw.Schema(iw.Binary("ill"), iw.Integer("age", 0, 99)), n_private=1000, n_synthetic=0)
+    >>> [event.label for event in MST().events(facts, epsilon=1.0, delta=1e-6)]
+    ['MST columns', 'MST selection', 'MST pairs']
     """
 
     _name: ClassVar[str] = "MST"

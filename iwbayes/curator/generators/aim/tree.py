@@ -94,35 +94,32 @@ class Structure:
     @classmethod
     def of(cls, sizes: Sequence[int], columns: Iterable[Columns]) -> Structure:
         """Make a junction tree whose cliques contain the given sets of columns, and every single column."""
-        domain = _domain(tuple(sizes))
-        wanted = sorted({_names(c) for c in columns} | {_names((index,)) for index in range(len(sizes))})
-        tree, _ = require_mbi().junction_tree.make_junction_tree(domain, wanted)
-        return cls(tuple(sizes), tuple(sorted(_columns(clique) for clique in tree.nodes)))
+        tree = _junction_tree(tuple(sizes), sorted({*columns, *((index,) for index in range(len(sizes)))}))
+        return cls(tuple(sizes), tuple(sorted(tree.nodes)))
 
     @cached_property
     def tree(self) -> Any:
         """The junction tree, a networkx graph of cliques."""
-        return require_mbi().junction_tree.make_junction_tree(_domain(self.sizes), [_names(c) for c in self.cliques])[0]
+        return _junction_tree(self.sizes, self.cliques)
 
     @cached_property
     def order(self) -> tuple[Columns, ...]:
         """Cliques in depth-first order. A clique shares columns with earlier cliques only through its parent."""
         import networkx
 
-        return tuple(_columns(clique) for clique in networkx.dfs_preorder_nodes(self.tree))
+        return tuple(networkx.dfs_preorder_nodes(self.tree))
 
     @cached_property
     def messages(self) -> tuple[tuple[Columns, Columns], ...]:
         """Pairs of sender and receiver, in an order in which every sender has received its messages before."""
-        order = require_mbi().junction_tree.message_passing_order(self.tree)
-        return tuple((_columns(sender), _columns(receiver)) for sender, receiver in order)
+        return tuple(require_mbi().junction_tree.message_passing_order(self.tree))
 
     @cached_property
     def roots(self) -> tuple[Columns, ...]:
         """One clique of each connected component of the tree."""
         import networkx
 
-        return tuple(_columns(next(iter(part))) for part in networkx.connected_components(self.tree))
+        return tuple(next(iter(part)) for part in networkx.connected_components(self.tree))
 
     @property
     def n_cells(self) -> int:
@@ -135,17 +132,9 @@ class Structure:
         return min(found, key=lambda clique: math.prod(self.sizes[index] for index in clique)) if found else None
 
 
-def _names(columns: Columns) -> tuple[str, ...]:
-    return tuple(f"{index:04d}" for index in columns)
-
-
-def _columns(names: Iterable[str]) -> Columns:
-    return tuple(sorted(int(name) for name in names))
-
-
-@cache
-def _domain(sizes: tuple[int, ...]) -> Any:
-    return require_mbi().Domain(_names(tuple(range(len(sizes)))), sizes)
+def _junction_tree(sizes: tuple[int, ...], cliques: Sequence[Columns]) -> Any:
+    domain = require_mbi().Domain(range(len(sizes)), sizes)
+    return require_mbi().junction_tree.make_junction_tree(domain, cliques)[0]
 
 
 @dataclass(frozen=True, eq=False)

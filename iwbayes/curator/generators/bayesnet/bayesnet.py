@@ -72,10 +72,9 @@ class BayesNet(LedgerFit["FittedNetwork"]):
         A table is useful if its mean count per cell is at least ``theta`` times the mean absolute noise of a cell
         (Zhang et al., section 4.3, who use 4). It determines the numbers of bins (three quarters of it), groups, and
         parents.
-    bins_share : float, default 0.25
-        Share of epsilon for the distributions of the numeric columns (step 1).
-    structure_share : float, default 0.1
-        Share of epsilon for the selection of the network (step 2). The rest of epsilon measures the tables (step 3).
+    bins_share, structure_share : float, default 0.25 and 0.1
+        Shares of epsilon for steps 1 and 2; the rest is for step 3. With ``delta`` above 0, bins and tables are one
+        Gaussian release, whose inverse noise variance the shares divide.
 
     Raises
     ------
@@ -84,9 +83,6 @@ class BayesNet(LedgerFit["FittedNetwork"]):
 
     Notes
     -----
-    Budget. With ``delta`` above 0, bins and tables together are one Gaussian release. The shares then divide its
-    inverse noise variance.
-
     Score. For a column X with parents P and N rows (public), R = |Pr[X,P] - Pr[X] Pr[P]|_1 / 2, in [0, 1]. Replacing
     one row changes each of the empirical distributions Pr[X,P], Pr[X] and Pr[P] by at most 2/N in L1. For products p q
     of distributions, |p'q' - p q|_1 <= |p'|_1 |q' - q|_1 + |p' - p|_1 |q|_1 <= 4/N. So R changes by at most
@@ -96,8 +92,8 @@ class BayesNet(LedgerFit["FittedNetwork"]):
 
     Tables. A row is counted in one cell of each table. Replacing it changes the counts of one table by 2 in L1, and of
     d tables by sqrt(2d) in L2. Zeroing it changes them by 1 and sqrt(d). The noise is Laplace, or Gaussian if ``delta``
-    is above 0. Conditional distributions are posterior means under a Dirichlet prior, which is worth half a standard
-    deviation of a cell's noise. A small cell that the noise hides thus keeps some rows, which weights can raise later.
+    is above 0. Conditional distributions are posterior means under a Dirichlet prior, worth half a standard deviation
+    of a cell's noise. A small cell that the noise hides thus keeps some rows, which weights can raise later.
 
     Users with up to tau rows. The number of rows is private and at most K = U tau, with U the number of users. With K
     instead of N the distributions sum to at most one and change by at most 2 tau/K. The integer scores
@@ -105,8 +101,8 @@ class BayesNet(LedgerFit["FittedNetwork"]):
 
     References
     ----------
-    Zhang, Cormode, Procopiuc, Srivastava & Xiao, PrivBayes: private data release via Bayesian networks, ACM
-    Transactions on Database Systems 42(4), 2017.
+    Zhang, Cormode, Procopiuc, Srivastava & Xiao, PrivBayes: private data release via Bayesian networks, ACM TODS 42(4),
+    2017.
 
     Examples
     --------

@@ -54,23 +54,19 @@ class Mixture(LedgerFit["FittedMixture"]):
         "moments" fits the mixture to noisy tables of all columns and of all pairs of columns (see Notes). "variational"
         is the paper's inference by private gradient steps. It needs torch and a delta above 0.
     max_bins : int, default 64
-        Largest number of bins of a numeric column between its bounds, at least 2. Only for "moments".
+        "moments": largest number of bins of a numeric column between its bounds, at least 2.
     columns_share : float, default 0.3
-        Share of epsilon, in (0, 1), for the tables of single columns. Pairs of columns get the rest. Only for
-        "moments".
+        "moments": share of epsilon, in (0, 1), for the tables of single columns. Pairs of columns get the rest.
     integers : {"normal", "poisson"}, default "normal"
         Distribution of integer columns with more than 10 values (columns with fewer values are levels): a truncated
         normal, rounded, or the paper's choice, a Poisson distribution of the value above the lower bound, truncated at
         the upper bound. Its standard deviation, the square root of its mean, is too small for most columns: on the
         Adult data it doubles the error. Columns with a range above 1,000 always use the normal distribution.
     starts : int, default 2
-        Number of random starts of the search for the best fit. Only for "moments".
-    steps : int, default 1000
-        Number of private gradient steps, with 512 expected rows each. Only for "variational".
-    clip_norm : float, default 3.0
-        Bound on the L2 norm of a row's gradient. Only for "variational".
-    learning_rate : float, default 0.03
-        Learning rate of Adam. Only for "variational".
+        "moments": number of random starts of the search for the best fit.
+    steps, clip_norm, learning_rate : default 1000, 3.0 and 0.03
+        "variational": number of private gradient steps with 512 expected rows each, bound on the L2 norm of a row's
+        gradient, and learning rate of Adam.
     random_seed : int or None, default None
         Seed of the starts and the draws, which are public. It never seeds privacy noise.
     progressbar : bool, default True
@@ -95,14 +91,14 @@ class Mixture(LedgerFit["FittedMixture"]):
     by sqrt(2T) in L2. Zeroing it changes them by T and sqrt(T). Users with up to tau rows change them by tau times as
     much. The noise is Laplace, or Gaussian if ``delta`` is above 0.
 
-    Posterior. Each count is normal, with N times the mixture's probability of its cell as mean. Its variance is that of
-    sampling plus that of the released noise. Posterior draws are randomised maxima a posteriori. They account for the
-    sampling of the N rows, the noise and the prior (see `posterior_draws`). Dependence between three or more columns
-    follows only from the form of the mixture.
+    Posterior. Each count is normal around N times the mixture's probability of its cell, with the variance of sampling
+    plus that of the released noise. Posterior draws are randomised maxima a posteriori, which account for the sampling
+    of the N rows, the noise and the prior (see `posterior_draws`). Dependence between three or more columns follows
+    only from the form of the mixture.
 
-    Variational inference. The paper's mean-field normal distribution does not account for the noise of the gradient
-    steps, so its draws vary too little. It also needs far more rows for the same accuracy (``benchmarks/mixture.py``).
-    It is included for comparison.
+    Variational inference is included for comparison. The paper's mean-field normal distribution does not account for
+    the noise of the gradient steps, so its draws vary too little. It also needs far more rows for the same accuracy
+    (``benchmarks/mixture.py``).
 
     References
     ----------
@@ -238,25 +234,8 @@ class FittedMixture:
         """Draw m synthetic tables of n rows, each from a different posterior draw.
 
         Analyse each table and combine the results by the rules of Raghunathan, Reiter & Rubin (2003). The combined
-        result accounts for the sampling of the private rows and for the privacy noise.
-
-        Parameters
-        ----------
-        n : int
-            Number of rows of each table, at least 1.
-        m : int
-            Number of tables, from 1 to the number of posterior draws.
-        random_seed : int or numpy.random.Generator, optional
-            Seed of the choice of posterior draws and of the sampling. By default, entropy is fresh.
-
-        Returns
-        -------
-        list of SyntheticTable
-
-        Raises
-        ------
-        ValueError
-            If n is below 1, or if m is not between 1 and the number of posterior draws.
+        result accounts for the sampling of the private rows and for the privacy noise. ValueError if n is below 1, or
+        if m is not between 1 and the number of posterior draws.
         """
         n, rng = checks.whole("n", n), np.random.default_rng(random_seed)
         if not checks.is_whole(m) or not 1 <= m <= self.n_draws:
