@@ -15,15 +15,16 @@ from scipy.stats import t as student
 import iwbayes as iw
 from iwbayes.curator.generators.mixture.column_distributions import (
     LEAST_SD,
+    Layout,
     LevelFamily,
     NormalFamily,
     PoissonFamily,
+    Prior,
     family_of,
     interval_mass,
     truncated_normal,
 )
 from iwbayes.curator.generators.mixture.fit_to_tables import Objective, Targets, posterior_draws
-from iwbayes.curator.generators.mixture.layout import Layout, Prior
 from iwbayes.curator.generators.mixture.mixture import FittedMixture, Mixture
 from iwbayes.curator.generators.mixture.noisy_tables import (
     Grouping,

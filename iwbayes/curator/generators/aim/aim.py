@@ -91,13 +91,10 @@ class AIM(MarginalModel):
 
     Examples
     --------
-    >>> import pandas as pd
     >>> import iwbayes as iw
-    >>> schema = iw.Schema(iw.Binary("ill"), iw.Integer("age", 0, 99))
-    >>> private = iw.PrivateTable(pd.DataFrame({"ill": [0, 1] * 50, "age": range(100)}), schema)
-    >>> fitted = iw.AIM(workload=2).fit(private, iw.Ledger(1.0, 1e-6), epsilon=1.0, delta=1e-6)
-    >>> len(fitted.sample(20, random_seed=1))
-    20
+    >>> facts = PublicFacts(iw.Schema(iw.Binary("ill"), iw.Integer("age", 0, 99)), n_private=1000, n_synthetic=0)
+    >>> [event.label for event in AIM(["ill ~ age"], rounds=2).events(facts, epsilon=1.0, delta=1e-6)]
+    ['AIM columns', 'AIM selection', 'AIM round 1', 'AIM round 2']
     """
 
     _name: ClassVar[str] = "AIM"

@@ -91,11 +91,9 @@ class Candidates(NamedTuple):
 class MarginalModel(LedgerFit[FittedNetwork]):
     """Base of generators that fit a log-linear distribution to noisy marginals, which they select."""
 
-    #: It accepts delta 0. Not a ClassVar, because the protocol `Generator` declares an instance attribute.
-    pure = True
+    pure = True  # not a ClassVar, because the protocol `Generator` declares an instance attribute
     #: A delta above 0 gives better results, because Gaussian noise on many counts is smaller.
     prefers_delta: ClassVar[bool] = True
-    #: Private rows are read block by block; one code per cell is kept in memory.
     reads_blocks: ClassVar[bool] = True
     #: Name of the generator in events and of its fitted networks.
     _name: ClassVar[str]

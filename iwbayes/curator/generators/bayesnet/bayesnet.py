@@ -115,11 +115,9 @@ class BayesNet(LedgerFit["FittedNetwork"]):
     20
     """
 
-    #: It accepts delta 0. Not a ClassVar, because the protocol `Generator` declares an instance attribute.
-    pure = True
+    pure = True  # not a ClassVar, because the protocol `Generator` declares an instance attribute
     #: A delta above 0 gives better results, because Gaussian noise on many counts is smaller.
     prefers_delta: ClassVar[bool] = True
-    #: Private rows are read block by block, and read again for each count if they are not in memory.
     reads_blocks: ClassVar[bool] = True
 
     max_parents: int = 2

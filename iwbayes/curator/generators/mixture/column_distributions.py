@@ -1,8 +1,8 @@
-"""Distributions of a column within a component: levels, truncated normal and Poisson, with atoms at the bounds.
+"""Distributions of a column within a component, with priors, and the layout of all their parameters in one vector.
 
-A family maps unconstrained parameters, shape (component, parameter), to a distribution over the column's public codes,
-and back-propagates gradients through this map. It also draws values and defines the prior. Families with the same
-`kind` are computed together.
+A family (levels, truncated normal or Poisson, with atoms at the bounds) maps unconstrained parameters, shape
+(component, parameter), to a distribution over the column's public codes, and back-propagates gradients through this
+map. It also draws values and defines the prior. Families with the same `kind` are computed together.
 
 Parameters with values in an interval are on the logit scale. All priors are Dirichlet (or beta) distributions on the
 natural scale, except those of standard deviations. On the logit scale, with the Jacobian, the log density of a
@@ -12,11 +12,11 @@ Dirichlet distribution is the sum of pseudo-counts times log shares.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -31,6 +31,8 @@ Pull = Callable[[Array], Array]
 
 #: Sum of the pseudo-counts of a component's levels: weak shrinkage towards the column's marginal distribution.
 LEVEL_COUNTS = 4.0
+#: Pseudo-count of each component's weight: the prior is uniform on the simplex.
+WEIGHT_COUNTS = 1.0
 #: Bound on the absolute value of logits. Larger logits change nothing and could overflow.
 LARGEST_LOGIT = 30.0
 #: Integer columns with at most this many values are treated as levels.
@@ -179,8 +181,7 @@ class _NumericFamily:
     @property
     def limits(self) -> Array:
         """Upper bound of each parameter. The log of a standard deviation is last."""
-        logits = np.full(self.n_parameters, LARGEST_LOGIT)
-        return np.append(logits[1:], LARGEST_LOG_SD) if self.n_own == 2 else logits
+        return np.repeat([LARGEST_LOGIT, LARGEST_LOG_SD], [self.n_outcomes + 1, self.n_own - 1])
 
     def distribution(self, theta: Array) -> tuple[Array, Pull]:
         present, pull_present = self._present(theta[:, self.n_outcomes :])
@@ -199,19 +200,17 @@ class _NumericFamily:
         return distribution, pull
 
     def _outcomes(self, center: Array) -> Array:
-        """Return the released shares of the outcomes."""
+        """Return the released shares of the outcomes; none if the distribution is the only one."""
         others = center[self._codes]
-        return np.append(max(1 - others.sum(), 1e-6), others)
+        return np.append(max(1 - others.sum(), 1e-6), others)[: self.n_outcomes]
 
     def prior(self, center: Array, n_components: int, rng: np.random.Generator | None) -> Array:
         """Return pseudo-counts of the outcomes and the location, and the prior mean of the log standard deviation."""
-        parts = [jitter(np.ones((n_components, 2)), rng)]
-        if self._codes:
-            parts.insert(0, jitter(np.tile(LEVEL_COUNTS * self._outcomes(center), (n_components, 1)), rng))
-        if self.n_own == 2:
-            away = np.zeros((n_components, 1)) if rng is None else rng.normal(0.0, LOG_SD_SD, (n_components, 1))
-            parts.append(LOG_SD_MEAN + away)
-        return np.hstack(parts)
+        location = jitter(np.ones((n_components, 2)), rng)
+        outcomes = jitter(np.tile(LEVEL_COUNTS * self._outcomes(center), (n_components, 1)), rng)
+        shape = n_components, self.n_own - 1
+        away = np.zeros(shape) if rng is None else rng.normal(0.0, LOG_SD_SD, shape)
+        return np.hstack([outcomes, location, LOG_SD_MEAN + away])
 
     def penalty(self, theta: Array, prior: Array) -> tuple[float, Array]:
         # the outcomes have a Dirichlet prior, the location a beta prior, and the log standard deviation a normal prior
@@ -231,12 +230,9 @@ class _NumericFamily:
         edges = self._unit_edges
         bins = draw_codes(center[None, : self.bins.n_present], np.zeros(n_components, dtype=np.int64), rng)
         location = edges[bins] + (edges[bins + 1] - edges[bins]) * rng.random(n_components)
-        parts = [logit(np.clip(location, 0.01, 0.99))[:, None]]
-        if self._codes:
-            parts.insert(0, np.tile(np.log(self._outcomes(center)), (n_components, 1)))
-        if self.n_own == 2:
-            parts.append(np.full((n_components, 1), math.log(0.1)))
-        return np.hstack(parts)
+        outcomes = np.tile(np.log(self._outcomes(center)), (n_components, 1))
+        log_sd = np.full((n_components, self.n_own - 1), math.log(0.1))
+        return np.hstack([outcomes, logit(np.clip(location, 0.01, 0.99))[:, None], log_sd])
 
     def draw(self, theta: Array, component: Codes, rng: np.random.Generator) -> pd.Series:
         numbers = self._numbers(theta[:, self.n_outcomes :], component, rng)
@@ -247,11 +243,10 @@ class _NumericFamily:
         return self.column.conform(pd.Series(numbers, name=self.column.name))
 
     def natural(self, theta: Array) -> dict[str, Array]:
-        found = self._own(theta[..., self.n_outcomes :])
-        if not self._codes:
-            return found
-        shares = softmax(theta[..., : self.n_outcomes], axis=-1)
-        return found | {name: shares[..., index] for index, (_, _, name) in enumerate(self._others, start=1)}
+        logits, own = np.split(theta, [self.n_outcomes], axis=-1)
+        names = [name for _, _, name in self._others]
+        shares = {name: softmax(logits, axis=-1)[..., index] for index, name in enumerate(names, start=1)}
+        return self._own(own) | shares
 
 
 @dataclass(frozen=True)
@@ -370,3 +365,88 @@ def family_of(bins: ColumnBins, integers: str, atoms: tuple[bool, bool] = (False
         if integers == "poisson" and width <= POISSON_RANGE:
             return PoissonFamily(bins, atoms)
     return NormalFamily(bins, atoms)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Order of the parameters in one vector: logits of the components' weights, then one stack per kind of column."""
+
+    families: tuple[ColumnFamily, ...]
+    n_components: int
+
+    @cached_property
+    def stacks(self) -> list[tuple[ColumnFamily, list[int]]]:
+        """Family of the first column of each kind, and the indices of all columns of this kind."""
+        indices: dict[tuple[str | int, ...], list[int]] = {}
+        for index, family in enumerate(self.families):
+            indices.setdefault(family.kind, []).append(index)
+        return [(self.families[columns[0]], columns) for columns in indices.values()]
+
+    @cached_property
+    def size(self) -> int:
+        """Number of parameters."""
+        return self.n_components * (1 + sum(family.n_parameters for family in self.families))
+
+    def split(self, vector: Array) -> tuple[Array, list[Array]]:
+        """Return the logits of the weights, and each stack's parameters, shape (..., column, component, parameter)."""
+        sizes = [len(columns) * self.n_components * family.n_parameters for family, columns in self.stacks]
+        ends = np.cumsum([self.n_components, *sizes[:-1]])
+        first, *rest = np.split(vector, ends, axis=-1)
+        return first, [
+            part.reshape(*vector.shape[:-1], len(columns), self.n_components, -1)
+            for part, (_, columns) in zip(rest, self.stacks, strict=True)
+        ]
+
+    def by_column(self, stacks: Sequence[Array]) -> list[Array]:
+        """Return the part of each column, shape (..., component, anything), from the stacks."""
+        found = {
+            index: stack[..., within, :, :]
+            for stack, (_, columns) in zip(stacks, self.stacks, strict=True)
+            for within, index in enumerate(columns)
+        }
+        return [found[index] for index in range(len(self.families))]
+
+    def stacked(self, parts: Sequence[Array]) -> list[Array]:
+        """Invert `by_column`, for parts of shape (component, anything)."""
+        return [np.stack([parts[index] for index in columns]) for _, columns in self.stacks]
+
+    def join(self, weights: Array, stacks: Sequence[Array]) -> Array:
+        """Invert `split`."""
+        return np.concatenate([weights.ravel(), *(stack.ravel() for stack in stacks)])
+
+    def bounds(self) -> Array:
+        """Return lower and upper bounds of the parameters, shape (parameter, 2)."""
+        limits = [np.tile(family.limits, (len(columns), self.n_components, 1)) for family, columns in self.stacks]
+        upper = self.join(np.full(self.n_components, LARGEST_LOGIT), limits)
+        return np.column_stack([np.full(self.size, -LARGEST_LOGIT), upper])
+
+
+def as_rows(stack: Array) -> Array:
+    """Reshape a stack so that each component of each column is one row; the families treat rows separately."""
+    return stack.reshape(-1, stack.shape[-1])
+
+
+class Prior(NamedTuple):
+    """Pseudo-counts of the weights, and the prior quantities of each stack (see `ColumnFamily.prior`)."""
+
+    weights: Array
+    stacks: list[Array]
+
+    @classmethod
+    def of(cls, layout: Layout, centers: Sequence[Array], rng: np.random.Generator | None = None) -> Prior:
+        """Build the prior or, with ``rng``, a randomised one whose maximiser is a draw from the prior."""
+        weights = jitter(np.full(layout.n_components, WEIGHT_COUNTS), rng)
+        parts = [f.prior(c, layout.n_components, rng) for f, c in zip(layout.families, centers, strict=True)]
+        return cls(weights, layout.stacked(parts))
+
+    def penalty(self, layout: Layout, vector: Array) -> tuple[float, Array]:
+        """Return minus the log prior density, up to a constant, and its gradient."""
+        logits, stacks = layout.split(vector)
+        logs = log_softmax(logits)
+        total = -float(self.weights @ logs)
+        grads = []
+        for (family, _), stack, own in zip(layout.stacks, stacks, self.stacks, strict=True):
+            value, grad = family.penalty(as_rows(stack), as_rows(own))
+            total += value
+            grads.append(grad)
+        return total, layout.join(self.weights.sum() * np.exp(logs) - self.weights, grads)

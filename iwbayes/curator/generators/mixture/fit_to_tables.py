@@ -15,8 +15,7 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import softmax
 
-from iwbayes.curator.generators.mixture.column_distributions import Pull
-from iwbayes.curator.generators.mixture.layout import Layout, Prior, as_rows
+from iwbayes.curator.generators.mixture.column_distributions import Layout, Prior, Pull, as_rows
 from iwbayes.curator.generators.mixture.noisy_tables import Grouping, MeasuredCounts, Tables
 from iwbayes.curator.generators.tables.bins import draw_codes
 from iwbayes.curator.privacy.mechanisms import Noisy

@@ -13,9 +13,8 @@ import pandas as pd
 from scipy.special import softmax
 
 from iwbayes.curator.generators.ledger_fit import LedgerFit, check_positive, check_whole
-from iwbayes.curator.generators.mixture.column_distributions import family_of
+from iwbayes.curator.generators.mixture.column_distributions import Layout, family_of
 from iwbayes.curator.generators.mixture.fit_to_tables import Objective, posterior_draws
-from iwbayes.curator.generators.mixture.layout import Layout
 from iwbayes.curator.generators.mixture.noisy_tables import TableBudgets, gathers_at_bounds, release
 from iwbayes.curator.generators.tables.bins import ColumnBins, draw_codes
 from iwbayes.curator.privacy.accounting import check_budget

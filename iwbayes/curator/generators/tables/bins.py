@@ -99,7 +99,7 @@ class ColumnBins:
     def without_doubtful_bounds(self, noisy: NoisyCounts) -> Array:
         """Return noisy counts, shape (bin,), in which bounds without a clear spike get their neighbour's density.
 
-        A spike is a count higher than that by `CLEARLY` standard deviations of the noise. Single integers keep theirs.
+        A spike is higher than that by `CLEARLY` standard deviations of the noise. Single integers keep their counts.
         """
         assert self.edges is not None  # noqa: S101 - numeric columns have edges
         value, widths = noisy.value.copy(), np.diff(self.edges)
