@@ -106,14 +106,10 @@ class StagedTilt(Tilt):
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
         """Return the events that `fit` will charge. Raise ValueError if a model does not fit the schema."""
-        self.check(facts.schema)
+        for model in self.models:
+            model.check(facts.schema)
         parts = self.parts(epsilon=epsilon, delta=delta)
         return tuple(self._event(*part, self._label(stage)) for stage, part in enumerate(parts))
-
-    def check(self, schema: Schema) -> None:
-        """Raise ValueError if a model does not fit the columns of the schema."""
-        for model in self.models:
-            model.check(schema)
 
     def check_rows(self, synthetic: SyntheticTable, n_private: int) -> None:
         """Raise ValueError if a model cannot be fitted to rows that are known before anything is charged."""
@@ -138,10 +134,8 @@ class StagedTilt(Tilt):
         shares = np.full(len(reference), 1 / len(reference))
         budgets, fitters = self.parts(epsilon=epsilon, delta=delta), self.fitters(reference)
         first, last = (self.whitened(reference, facts, shares, fitters, stage, budgets) for stage in (0, COLUMN_STAGES))
-        found = [
-            self.design(first if stage < COLUMN_STAGES else last, reference, facts, shares, budget)
-            for stage, budget in enumerate(budgets)
-        ]
+        scores = [first] * COLUMN_STAGES + [last] * (len(budgets) - COLUMN_STAGES)
+        found = (self.design(own, reference, facts, shares, part) for own, part in zip(scores, budgets, strict=True))
         designs = [features for features in found if features is not None]
         if not designs:
             raise ValueError("the columns of the schema must vary, because otherwise there is nothing to measure.")

@@ -159,7 +159,6 @@ class _NumericFamily:
 
     @property
     def n_outcomes(self) -> int:
-        """Number of logits of the outcomes."""
         return len(self._codes) + 1 if self._codes else 0
 
     def _present(self, theta: Array) -> tuple[Array, Pull]:

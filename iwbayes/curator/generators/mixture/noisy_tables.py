@@ -178,9 +178,8 @@ def gathers_at_bounds(bins: ColumnBins, counts: Array, variance: float) -> tuple
     """
     if bins.edges is None or bins.n_present < 3:
         return False, False
-    widths, found = np.diff(bins.edges), []
-    for bound, neighbour in ((0, 1), (bins.n_present - 1, bins.n_present - 2)):
-        share = widths[bound] / widths[neighbour]
+    found = []
+    for bound, neighbour, share in bins.bounds():
         usual = share * max(counts[neighbour], 0.0)
         sd = math.sqrt(variance * (1 + share**2) + max(counts[bound], 0.0) + share * usual)
         found.append(bool(counts[bound] > 2 * usual and counts[bound] - usual > CLEARLY * sd))

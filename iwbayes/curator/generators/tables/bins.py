@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -96,15 +97,20 @@ class ColumnBins:
             numbers = np.floor(numbers + 0.5)
         return self.column.conform(pd.Series(np.where(absent, np.nan, numbers), name=self.column.name))
 
+    def bounds(self) -> Iterator[tuple[int, int, float]]:
+        """Yield each bound's bin, the neighbouring bin, and the ratio of their widths."""
+        assert self.edges is not None  # noqa: S101 - numeric columns have edges
+        widths = np.diff(self.edges)
+        for bound, neighbour in ((0, 1), (self.n_present - 1, self.n_present - 2)):
+            yield bound, neighbour, widths[bound] / widths[neighbour]
+
     def without_doubtful_bounds(self, noisy: NoisyCounts) -> Array:
         """Return noisy counts, shape (bin,), in which bounds without a clear spike get their neighbour's density.
 
         A spike is higher than that by `CLEARLY` standard deviations of the noise. Single integers keep their counts.
         """
-        assert self.edges is not None  # noqa: S101 - numeric columns have edges
-        value, widths = noisy.value.copy(), np.diff(self.edges)
-        for bound, neighbour in ((0, 1), (self.n_present - 1, self.n_present - 2)):
-            share = widths[bound] / widths[neighbour]
+        value = noisy.value.copy()
+        for bound, neighbour, share in self.bounds():
             if share < 1 and value[bound] - share * value[neighbour] < CLEARLY * math.sqrt(noisy.variance):
                 value[bound] = share * value[neighbour]
         return value
