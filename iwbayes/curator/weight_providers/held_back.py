@@ -12,11 +12,9 @@ from iwbayes.tables import SyntheticTable
 from iwbayes.utils.arrays import Array
 from iwbayes.utils.threads import one_blas_thread
 
-#: Smallest and largest number of held-back features. The more there are, the more directions are tested, and the larger
-#: is the noise of each.
+#: Smallest and largest number of held-back features. More of them test more directions, with more noise in each.
 HELD_BACK, MOST_HELD_BACK = 8, 64
-#: More than the smallest number are used while the variance of their noise is below this many times 1/N, the variance
-#: by sampling of the private rows.
+#: More than the smallest number are used while the variance of their noise is below this many times 1/N.
 _NOISE_TO_SAMPLING = 10.0
 #: Most features of all synthetic rows together, in numbers; a fit keeps them in memory (128 MiB).
 _MOST_NUMBERS = 2**24

@@ -29,13 +29,12 @@ from iwbayes.utils.arrays import Array
 #: Share of each stage in the squared privacy parameter mu. The last stage determines the weights and gets most. The
 #: shares were chosen on ten real populations; `benchmarks/populations.py` shows results for other populations.
 STAGES = (0.05, 0.20, 0.15, 0.60)
-#: Number of stages, the first ones, that also measure the means of the columns that the models use. Scores do not
-#: contain the frequency of a level, nor how strongly predictors are related. If these are far off (say, a level five
-#: times too frequent), later steps have the wrong length.
+#: Number of stages, the first ones, that also measure the means of the columns that the models use. Scores contain
+#: neither the frequency of a level nor how strongly predictors are related. If these are far off, later steps have the
+#: wrong length.
 COLUMN_STAGES = 2
-#: The products of the columns are measured as well if the noise standard deviation of a coordinate in the last of these
-#: stages is at most this. With more noise, the curvature would be outside its limits (see `curvature_error`), and the
-#: many products would only take budget from the scores.
+#: Largest noise standard deviation in the last of these stages with which products of the columns are measured, too.
+#: With more, the curvature would be outside its limits (see `curvature_error`), and the products only take budget.
 PRODUCT_NOISE = 0.2
 #: Largest number of columns and products, because each is a number per synthetic row while a stage is measured.
 MOST_PRODUCTS = 500
@@ -56,7 +55,8 @@ class StagedTilt(Tilt):
     3. Tilt the weights of the previous stage to the noisy mean, combined with the measurements of previous stages.
 
     The error of a mode decreases from stage to stage, as in Newton's method. The first two stages also measure the
-    means of the columns that the models use, and of the products of these columns if the budget allows.
+    means of the columns that the models use, and of the products of these columns if the budget allows. All stages are
+    charged before the first noise is drawn. See docs/methods.md#stagedtilt. Theory: docs/theory.md#in-stages.
 
     Parameters
     ----------
@@ -68,15 +68,7 @@ class StagedTilt(Tilt):
     TypeError
         If ``models`` is not a list of models.
     ValueError
-        From `events` and `fit`, if a model does not fit the columns of the schema. Nothing is charged.
-
-    Notes
-    -----
-    The four stages use fixed shares of the squared privacy parameter mu: 5, 20, 15 and 60 %. All stages are charged
-    before the first noise is drawn. Clip bound and scores of a stage follow from synthetic rows and released numbers,
-    and the scores of a private row depend on this row only. If they are not finite, they are replaced by zeros, and the
-    row counts as clipped. If no model has a mode, a stage measures the columns instead, as `TiltWeights` does.
-    Theory: docs/theory.md#in-stages.
+        From `events` and `fit`, if a model does not fit the schema. Nothing is charged.
 
     Examples
     --------

@@ -71,7 +71,7 @@ class TiltWeights(Tilt):
     are public functions of the schema and the synthetic rows (see `FeatureMap`).
 
     With a ``base``, the weights are w0 exp(b.phi(x)), with w0 the weights of the base, which also whiten the features.
-    The tilt corrects the remaining error of the base. See the section on the tilt in docs/theory.md.
+    The tilt corrects the remaining error of the base. See docs/methods.md#tiltweights and docs/theory.md.
 
     Parameters
     ----------
@@ -101,27 +101,18 @@ class TiltWeights(Tilt):
     Raises
     ------
     TypeError, ValueError
-        If a setting has the wrong type or is outside its range.
-    ValueError
-        From `events` and `fit`, if a formula cannot be measured or the columns encode to too many features. From `fit`,
-        if base weights belong to a different number of rows. Nothing is charged.
+        If a setting has the wrong type or is outside its range. From `events` and `fit`, if a formula cannot be
+        measured, the columns encode to too many features, or base weights belong to a different number of rows.
 
     Notes
     -----
-    Wide tables. If the columns encode to more than 256 features, as images do, the 64 leading principal directions of
-    the synthetic rows are measured, or fewer if the noise is too large, without a held-back test. The tilt uses as many
-    directions as possible, perhaps none, while the effective number of rows is at least a fifth of that before the
-    tilt. If it does not use all, the weights contain no measurement, and intervals are not calibrated.
-
     Formulas. With ``for_models``, terms may be columns, interactions, and polynomials of numeric columns up to degree
     3: ``I(a**2)``, ``poly(a, 2)``, ``center(a)``, ``C(g)``, and ``np.log1p(a)`` of a column that is declared with that
     transform. `events` and `fit` refuse other terms before anything is charged.
 
     Users with up to tau rows. The sum of their features changes by up to tau times the change of one row. It is divided
-    by the released, noisy number of rows.
-
-    If all synthetic rows with positive base weights are equal, nothing is measured. The weights are then equal, or
-    those of the base.
+    by the released, noisy number of rows. If all synthetic rows with positive base weights are equal, nothing is
+    measured, and the weights are equal, or those of the base.
 
     Examples
     --------
@@ -289,7 +280,7 @@ class TiltWeights(Tilt):
     def planned(
         self, reference: SyntheticTable, facts: PublicFacts, *, epsilon: float, delta: float
     ) -> TiltDesign[FeatureMap]:
-        """Return the features and noise of a release with this budget, if its synthetic rows are like ``reference``."""
+        """Return the features and noise of a release whose synthetic rows are like ``reference``."""
         own = self.parts(facts, epsilon=epsilon, delta=delta)
         return self.design(reference, facts, epsilon=own.epsilon, delta=own.delta)
 

@@ -47,7 +47,8 @@ class AIM(MarginalModel):
 
     First, the counts of each single column are measured, and the bins of numeric columns are grouped, as in `BayesNet`.
     In each round, the exponential mechanism then selects a marginal of the workload that the current distribution fits
-    badly. Its counts are measured with noise, and a log-linear distribution is fitted to all noisy counts so far.
+    badly. Its counts are measured with noise, and a log-linear distribution is fitted to all noisy counts so far. See
+    docs/methods.md#aim, also for the sensitivity of scores.
 
     Parameters
     ----------
@@ -70,19 +71,6 @@ class AIM(MarginalModel):
         than 20,000 sets with their subsets.
     ModuleNotFoundError
         From `events` and `fit`, if the columns may have more than 100,000 cells together and mbi is not installed.
-
-    Notes
-    -----
-    Score. In a round whose counts have mean absolute noise s, a candidate r with n_r cells has the score
-    w_r (|c_r - t_r|_1 - s n_r). Here c_r are the private counts, and t_r the rounded, public counts of the current
-    distribution. The weight w_r is the sum, over the sets of the workload, of the number of columns that r shares with
-    the set (McKenna et al. 2022, algorithm 3). Scores are integers. If t_r is estimated from rows drawn from the
-    distribution, their expected error is subtracted too. Replacing a row changes c_r by at most 2 in L1, zeroing it by
-    1, and replacing up to tau rows of a user by 2 tau. The score changes by at most max w_r times that.
-
-    Differences to the paper: the number of rounds and the noise are fixed before the first charge, so that all events
-    are accounted for jointly. The distribution is estimated by relaxed maximum entropy: in cells that the noise hides
-    it follows the other measurements. Selection uses permute-and-flip.
 
     References
     ----------

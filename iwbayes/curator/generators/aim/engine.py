@@ -63,7 +63,7 @@ class Shares(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """Sets of columns that may be measured, with their weights. See `AIM` for the weights."""
+    """Sets of columns that may be measured, with their weights in the score (docs/methods.md#aim)."""
 
     columns: tuple[Columns, ...]
     weights: tuple[int, ...]
@@ -79,9 +79,10 @@ class Candidates(NamedTuple):
         return max(self.weights) * count_moves(facts) * facts.rows_per_user
 
     def score(self, index: int, counts: Codes, expected: Array, noise: float, error: float = 0.0) -> int:
-        """Return the integer score of a candidate, by its private counts and the public, expected ones; see `AIM`.
+        """Return the integer score w (|c - t|_1 - noise * cells - error) of a candidate, as `sensitivity` bounds it.
 
-        ``noise`` is the mean absolute noise of a cell, and ``error`` the expected absolute error of ``expected``.
+        c are the private counts and t the rounded, public ``expected`` ones; ``noise`` is the mean absolute noise of a
+        cell, and ``error`` the expected absolute error of ``expected``, if that is estimated from drawn rows.
         """
         public = np.rint(expected.ravel()).astype(np.int64)
         found = self.weights[index] * (int(np.abs(counts - public).sum()) - round(noise * len(counts) + error))

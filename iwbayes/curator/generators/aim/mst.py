@@ -27,7 +27,7 @@ class MST(MarginalModel):
     First, the counts of each single column are measured, and the bins of numeric columns are grouped, as in `BayesNet`.
     The exponential mechanism then selects pairs of strongly dependent columns. Each pair connects columns that earlier
     pairs do not connect, so the pairs become a spanning tree. Their tables are measured together, and a log-linear
-    distribution is fitted to all noisy tables.
+    distribution is fitted to all noisy tables. See docs/methods.md#mst.
 
     Parameters
     ----------
@@ -43,14 +43,8 @@ class MST(MarginalModel):
 
     Notes
     -----
-    Score. A pair has the score of `AIM` with weight one. Its t_r are the counts under independence, from the noisy
-    counts of the two columns, and s is the noise of a cell when the pairs are measured.
-
     A pair is not a candidate if its table would contain little except noise. If only such pairs could connect two
     parts of the tree, the parts stay independent, and a single column is selected by the same score and measured again.
-
-    Differences to the paper: the expected noise is subtracted from the scores, and selection, estimation and accounting
-    are those of `AIM`.
 
     References
     ----------

@@ -51,16 +51,9 @@ class _Shares(NamedTuple):
 class BayesNet(LedgerFit["FittedNetwork"]):
     """Bayesian network of noisy tables (PrivBayes), for numeric and categorical columns under a public schema.
 
-    Fitting has three steps:
-
-    1. Measure the distribution of each numeric column over equal-width bins. Each bound is a separate bin, because
-       many values often equal it. The noisy counts are smoothed, and neighbouring bins are grouped to about equal mass.
-    2. Build the network. The exponential mechanism selects the next column and its parents by the score R (see Notes).
-    3. Measure the table of each column and its parents, over the groups. All tables are then adjusted to agree on the
-       distribution of every column.
-
-    The fitted network draws a row column by column: first a group given the parents' groups, then a bin within the
-    group, then a uniform value within the bin.
+    It measures the distribution of each numeric column over bins, selects the parents of one column after another by
+    the exponential mechanism, and measures the table of each column with its parents. The fitted network draws a row
+    column by column. See docs/methods.md#bayesnet.
 
     Parameters
     ----------
@@ -73,8 +66,8 @@ class BayesNet(LedgerFit["FittedNetwork"]):
         (Zhang et al., section 4.3, who use 4). It determines the numbers of bins (three quarters of it), groups, and
         parents.
     bins_share, structure_share : float, default 0.25 and 0.1
-        Shares of epsilon for steps 1 and 2; the rest is for step 3. With ``delta`` above 0, bins and tables are one
-        Gaussian release, whose inverse noise variance the shares divide.
+        Shares of epsilon for the bins and the selections; the rest is for the tables. With ``delta`` above 0, bins and
+        tables are one Gaussian release, whose inverse noise variance the shares divide.
 
     Raises
     ------
@@ -89,11 +82,6 @@ class BayesNet(LedgerFit["FittedNetwork"]):
     (2/N + 4/N)/2 = 3/N. Zeroing a row (it then counts nowhere) changes each distribution by 1/N and R by at most
     1.5/N, because the distributions then sum to at most one. The code uses the integer score
     sum |N c(x,p) - c(x) c(p)| = 2 N**2 R, with c the counts. Its sensitivities are 6N and 3N.
-
-    Tables. A row is counted in one cell of each table. Replacing it changes the counts of one table by 2 in L1, and of
-    d tables by sqrt(2d) in L2. Zeroing it changes them by 1 and sqrt(d). The noise is Laplace, or Gaussian if ``delta``
-    is above 0. Conditional distributions are posterior means under a Dirichlet prior, worth half a standard deviation
-    of a cell's noise. A small cell that the noise hides thus keeps some rows, which weights can raise later.
 
     Users with up to tau rows. The number of rows is private and at most K = U tau, with U the number of users. With K
     instead of N the distributions sum to at most one and change by at most 2 tau/K. The integer scores

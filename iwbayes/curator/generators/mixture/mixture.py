@@ -50,7 +50,7 @@ class Mixture(LedgerFit["FittedMixture"]):
     n_draws : int, default 20
         Number of posterior draws to keep. Each draw can make one synthetic table.
     method : {"moments", "variational"}, default "moments"
-        "moments" fits the mixture to noisy tables of all columns and of all pairs of columns (see Notes). "variational"
+        "moments" fits the mixture to noisy tables of all columns and of all pairs of columns . "variational"
         is the paper's inference by private gradient steps. It needs torch and a delta above 0.
     max_bins : int, default 64
         "moments": largest number of bins of a numeric column between its bounds, at least 2.
@@ -80,24 +80,10 @@ class Mixture(LedgerFit["FittedMixture"]):
 
     Notes
     -----
-    Tables. First the tables of all single columns are measured together, over equal-width bins. Each bound is a
-    separate bin. A bound with a clear spike becomes an atom, with a separate probability in each component. Then the
-    tables of all pairs are measured together, over groups of bins with about equal released mass, so many that a cell's
-    mean count exceeds its noise. If even two groups per column are too many, pairs are not measured; the columns are
-    then about independent.
-
-    Sensitivity. A row is counted in one cell of each table. Replacing it changes the counts of T tables by 2T in L1 and
-    by sqrt(2T) in L2. Zeroing it changes them by T and sqrt(T). Users with up to tau rows change them by tau times as
-    much. The noise is Laplace, or Gaussian if ``delta`` is above 0.
-
-    Posterior. Each count is normal around N times the mixture's probability of its cell, with the variance of sampling
-    plus that of the released noise. Posterior draws are randomised maxima a posteriori, which account for the sampling
-    of the N rows, the noise and the prior (see `posterior_draws`). Dependence between three or more columns follows
-    only from the form of the mixture.
-
-    Variational inference is included for comparison. The paper's mean-field normal distribution does not account for
-    the noise of the gradient steps, so its draws vary too little. It also needs far more rows for the same accuracy
-    (``benchmarks/mixture.py``).
+    Each bound of a numeric column is a separate bin. A bound with a clear spike becomes an atom, with a separate
+    probability in each component. Pairs are measured over groups of bins, so many that a cell's mean count exceeds its
+    noise, or not at all if even two groups per column are too many. Dependence between three or more columns follows
+    only from the form of the mixture. See docs/methods.md#mixture and `posterior_draws`.
 
     References
     ----------

@@ -22,9 +22,8 @@ CLEARLY = 3.0
 class ColumnBins:
     """Codes of one column: levels, integers or equal-width bins, and a last code for missing cells.
 
-    Each bound of a numeric column is a separate bin, because many values often equal a bound. The bound of a real
-    column is a bin of width zero. ``edges`` are on the column's transformed scale, or None for levels. Bins are
-    right-open, except the last one, which is closed.
+    Each bound of a numeric column is a separate bin, of width zero if the column is real. ``edges`` are on the column's
+    transformed scale, or None for levels. Bins are right-open, except the last one, which is closed.
     """
 
     column: Column
