@@ -92,7 +92,7 @@ plant(FILE, "tilt: norms of rows not checked",
        "curator/test_neighbours.py::test_integer_total_refuses_rows_beyond_their_bound")
 plant(FILE, "tilt: for one row of a user", "math.nextafter(rows_per_user * sensitivity, math.inf)",
        "math.nextafter(sensitivity, math.inf)", f"{USER}[TiltWeights]")
-FILE = "curator/weight_providers/measuring.py"
+FILE = "curator/weight_providers/exponential.py"
 EXPONENTIAL = "curator/weight_providers/exponential.py"
 UNVERIFIED = (Edit(EXPONENTIAL, "if np.abs(body).max(initial=0) > limit or (size > most).any():", "if False:"),
               Edit(EXPONENTIAL, "if not (np.abs(phi) <= 2 * features.bound).all():", "if False:"))
@@ -156,11 +156,11 @@ plant(FILE, "tilt: features and bound from private rows",
 plant(FILE, "tilt: test of fit drawn without a charge",
        'own = (*own, self._event(parts.test_epsilon, parts.delta, f"{self.label}, {TEST_OF_FIT}"))', "pass",
        "curator/weight_providers/test_tilt.py::test_the_test_of_fit_is_charged_before_it_is_drawn",
-       more=(Edit("curator/weight_providers/measuring.py",
-                  "noisy = self._noisy(total, self.mechanism, epsilon=epsilon, delta=delta, **settings)",
+       more=(Edit("curator/weight_providers/exponential.py",
+                  "noisy = self._noisy(total, self.mechanism, **budget._asdict(), **settings)",
                   "free = Ledger(float('inf'), 0.1, noise=ledger._noise)\n        settings['ledger'] = ledger "
                   "if label == self.label else free\n        "
-                  "noisy = self._noisy(total, self.mechanism, epsilon=epsilon, delta=delta, **settings)"),))
+                  "noisy = self._noisy(total, self.mechanism, **budget._asdict(), **settings)"),))
 FILE = "paper/logistic_loss.py"
 REACH = "paper/test_logistic.py::test_the_reach_of_real_columns_is_the_published_one"
 PLANNED = "paper/test_logistic.py::test_the_measurement_carries_the_noise_that_was_planned"

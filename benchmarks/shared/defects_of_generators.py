@@ -8,13 +8,11 @@ USER = "curator/test_contribution.py::test_replacing_a_user_never_costs_more_tha
 FILE = "curator/generators/bayesnet/bayesnet.py"
 SELECTION = "curator/test_contribution.py::test_the_selection_of_a_network_has_the_noise_of_its_sensitivity"
 plant(FILE, "BayesNet: scores move by two thirds",
-       "factor = 3 * count_moves(facts) * facts.rows_per_user", "factor = 2 * count_moves(facts) * facts.rows_per_user",
-       SELECTION)
+       "3 * count_moves(facts) * facts.rows_per_user", "2 * count_moves(facts) * facts.rows_per_user", SELECTION)
 plant(FILE, "BayesNet: structure for one row of a user",
-       "factor = 3 * count_moves(facts) * facts.rows_per_user", "factor = 3 * count_moves(facts)", SELECTION)
+       "3 * count_moves(facts) * facts.rows_per_user", "3 * count_moves(facts)", SELECTION)
 plant(FILE, "BayesNet: structure without charge or noise",
-       "chosen = exponential(scores, sensitivity=factor * facts.most_rows, **settings)",
-       "chosen = int(np.argmax(scores))", NEIGHBOUR)
+       "candidates[select(scores)]", "candidates[int(np.argmax(scores))]", NEIGHBOUR)
 plant(FILE, "BayesNet: tables drawn without a charge",
        'events.append(count_event("BayesNet tables", *shares.tables, len(schema)))', "pass",
        "contracts/test_contract.py::test_each_draw_is_charged_before_it_is_made[BayesNet]",
@@ -36,41 +34,40 @@ plant("curator/generators/tables/coding.py", "BayesNet: bounds read from the row
        NEIGHBOUR)
 FILE = "curator/generators/aim/aim.py"
 AIM = "curator/test_neighbours.py::test_a_neighbour_never_costs_aim_more_than_each_charge"
-SENSITIVITY = "sensitivity = max(candidates.weights) * count_moves(facts) * facts.rows_per_user"
-plant(FILE, "AIM: a replaced row moves a score by one",
-       SENSITIVITY, "sensitivity = max(candidates.weights) * facts.rows_per_user", AIM)
-plant(FILE, "AIM: scores without their weights",
-       SENSITIVITY, "sensitivity = count_moves(facts) * facts.rows_per_user", AIM)
-plant(FILE, "AIM: selection for one row of a user",
-       SENSITIVITY, "sensitivity = max(candidates.weights) * count_moves(facts)", f"{USER}[AIM]")
+ENGINE = "curator/generators/aim/engine.py"
+SENSITIVITY = "max(self.weights) * count_moves(facts) * facts.rows_per_user"
+plant(ENGINE, "AIM: a replaced row moves a score by one",
+       SENSITIVITY, "max(self.weights) * facts.rows_per_user", AIM)
+plant(ENGINE, "AIM: scores without their weights",
+       SENSITIVITY, "count_moves(facts) * facts.rows_per_user", AIM)
+plant(ENGINE, "AIM: selection for one row of a user",
+       SENSITIVITY, "max(self.weights) * count_moves(facts)", f"{USER}[AIM]")
 plant(FILE, "AIM: selection without charge or noise",
-       "allowed[exponential(scores, sensitivity=sensitivity, **settings)]",
+       "allowed[select(scores)]",
        "allowed[int(np.argmax(scores))]", AIM)
 plant(FILE, "AIM: targets from the private rows",
-       "expected = current.marginal(columns)\n", "expected = current.marginal(columns) * (counts_of((0,))[0] + 1)\n",
+       "expected = current.marginal(columns)\n", "expected = current.marginal(columns) * (rows.table((0,))[0] + 1)\n",
        AIM)
 plant(FILE, "AIM: a round that is not declared",
-       "for k in range(1, shares.n_rounds + 1)),\n        )",
-       "for k in range(1, shares.n_rounds)),\n        )",
+       "for k in range(1, shares.n_selections + 1))\n", "for k in range(1, shares.n_selections))\n",
        "contracts/test_contract.py::test_each_draw_is_charged_before_it_is_made[AIM]")
 FILE = "curator/generators/aim/mst.py"
 MST = "curator/test_neighbours.py::test_a_neighbour_never_costs_mst_more_than_each_charge"
-SENSITIVITY = "sensitivity = count_moves(facts) * facts.rows_per_user"
-plant(FILE, "MST: a replaced row moves a score by one",
-       SENSITIVITY, "sensitivity = facts.rows_per_user", MST)
-plant(FILE, "MST: selection for one row of a user",
-       SENSITIVITY, "sensitivity = count_moves(facts)", f"{USER}[MST]")
+plant(ENGINE, "MST: a replaced row moves a score by one",
+       SENSITIVITY, "max(self.weights) * facts.rows_per_user", MST)
+plant(ENGINE, "MST: selection for one row of a user",
+       SENSITIVITY, "max(self.weights) * count_moves(facts)", f"{USER}[MST]")
 plant(FILE, "MST: selection without charge or noise",
-       "allowed[exponential(of_allowed, sensitivity=sensitivity, **settings)]",
+       "allowed[select(of_allowed)]",
        "allowed[int(np.argmax(of_allowed))]", MST)
 plant(FILE, "MST: targets from the private rows",
-       "alone = [independent.marginal((column,)) for column in range(len(sizes))]",
-       "alone = [next(coded.rows.count([(column,)])) / n for column in range(len(sizes))]", MST)
-plant(FILE, "MST: a selection that is not declared",
-       "shares.selection, count=n_columns - 1)", "shares.selection, count=max(1, n_columns - 2))",
+       "alone = [independent.current.marginal((column,)) for column in range(len(sizes))]",
+       "alone = [next(rows.count([(column,)])) / n for column in range(len(sizes))]", MST)
+plant(ENGINE, "MST: a selection that is not declared",
+       "shares.selection, count=shares.n_selections)", "shares.selection, count=max(1, shares.n_selections - 1))",
        "contracts/test_contract.py::test_each_draw_is_charged_before_it_is_made[MST]")
 plant(FILE, "MST: pairs at the price of one",
-       'count_event("MST pairs", *shares.pairs, n_columns - 1)', 'count_event("MST pairs", *shares.pairs, 1)',
+       'count_event("MST pairs", *shares.tables, shares.n_tables)', 'count_event("MST pairs", *shares.tables, 1)',
        "contracts/test_contract.py::test_each_draw_is_charged_before_it_is_made[MST]")
 FILE = "curator/generators/tables/counts.py"
 MIXTURE = "curator/generators/test_mixture.py::test_a_replaced_row_never_costs_more_than_each_charge_and_comes_near"

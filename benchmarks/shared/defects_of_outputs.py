@@ -9,12 +9,12 @@ AUDIT = "curator/test_release_audit.py::test_a_release_loses_what_it_states_and_
 # --- exact values where noisy ones were drawn
 
 plant("curator/generators/aim/aim.py", "AIM: noise is drawn and exact counts are used",
-      "NoisyMarginal(chosen, noisy.value.reshape(shape)",
-      "NoisyMarginal(chosen, counts_of(chosen).reshape(shape) * 1.0",
+      "estimated.add([chosen], noisy)",
+      "estimated.add([chosen], [noisy[0]._replace(value=rows.table(chosen) * 1.0)])",
       f"{SAME}[replace-one: AIM, UniformWeights]", f"{AUDIT}[AIM]")
 plant("curator/generators/aim/mst.py", "MST: noise is drawn and exact counts are used",
-      "NoisyMarginal(columns, part.value.reshape(shape)",
-      "NoisyMarginal(columns, next(coded.rows.count([columns])).reshape(shape) * 1.0",
+      "estimated.add(chosen, noisy)",
+      "estimated.add(chosen, [part._replace(value=next(rows.count([c])) * 1.0) for c, part in zip(chosen, noisy)])",
       f"{SAME}[replace-one: MST, UniformWeights]", f"{AUDIT}[MST]")
 FILE = "curator/generators/tables/counts.py"
 plant(FILE, "counts: noise is drawn and exact counts are used",
@@ -34,7 +34,7 @@ plant("paper/pate/teachers.py", "PATEGAN: noise is drawn and exact votes are use
 plant("curator/contribution.py", "contributions: noise is drawn and rows are counted exactly",
       "np.clip(noisy, private.n_users", "np.clip(int(total[0]), private.n_users",
       f"{SAME}[replace-user: BayesNet, UniformWeights]")
-plant("curator/weight_providers/measuring.py", "tilt: noise is drawn and the exact mean is used",
+plant("curator/weight_providers/exponential.py", "tilt: noise is drawn and the exact mean is used",
       "Measurement(name, noisy.value / n,", "Measurement(name, total * step / n,",
       f"{SAME}[replace-one: GivenTable, TiltWeights]")
 plant("paper/logistic_weights.py", "logistic: noise is drawn and exact coefficients are used",

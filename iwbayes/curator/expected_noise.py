@@ -76,7 +76,7 @@ def _noise_ratio(
 
     def noise_sd(clip: float) -> float:
         size: Any = _Size(clip * usual, math.inf if cube else 2, True, number)
-        return math.sqrt(weights._noise_of(size, facts, epsilon, delta).variance)
+        return weights._noise_sd(size, facts, epsilon, delta)
 
     clip = float(np.clip(part / (noise_sd(1.0) * math.sqrt(facts.n_private)), *limits))
     return noise_sd(clip) * math.sqrt(number)

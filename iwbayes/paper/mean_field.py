@@ -18,11 +18,11 @@ from iwbayes.curator.generators.mixture.column_distributions import (
     LOG_SD_MEAN,
     LOG_SD_SD,
     ColumnFamily,
+    Layout,
     LevelFamily,
     NormalFamily,
     PoissonFamily,
 )
-from iwbayes.curator.generators.mixture.layout import Layout
 from iwbayes.schema.columns import Real
 from iwbayes.utils.arrays import Array
 

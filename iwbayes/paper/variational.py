@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from iwbayes.curator.generators.mixture.layout import Layout
+from iwbayes.curator.generators.mixture.column_distributions import Layout
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.paper.dpsgd.parameters import Average

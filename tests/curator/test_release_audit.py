@@ -21,7 +21,7 @@ from iwbayes.curator.generators.bayesnet import bayesnet
 from iwbayes.curator.generators.tables import counts
 from iwbayes.curator.privacy.accounting import gaussian_multiplier
 from iwbayes.curator.protocols import PublicFacts
-from iwbayes.curator.weight_providers import measuring
+from iwbayes.curator.weight_providers import exponential
 from iwbayes.release.statement import Event
 
 TAU = 4
@@ -192,13 +192,13 @@ def test_several_releases_under_one_ledger():
 
 
 def halved_sensitivity(monkeypatch):
-    real = measuring.integer_total
+    real = exponential.integer_total
 
     def halved(*arguments):
         total, sensitivity = real(*arguments)
         return total, sensitivity / 2
 
-    monkeypatch.setattr(measuring, "integer_total", halved)
+    monkeypatch.setattr(exponential, "integer_total", halved)
 
 
 def one_move(monkeypatch):

@@ -13,7 +13,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import iwbayes as iw
-from iwbayes.curator.generators.tables import counting
+from iwbayes.curator.generators.tables import coding
 from iwbayes.curator.generators.tables.bins import ColumnBins, Groups
 from iwbayes.tables import blocks
 
@@ -139,7 +139,7 @@ def test_generators_of_gradients_refuse_by_themselves_before_anything_is_charged
 def test_tables_are_those_of_the_rows_however_few_cells_a_pass_may_count(monkeypatch, limits):
     """Against counts cell by cell: in one pass or many, as sums of larger tables or from the rows anew."""
     for name, value in zip(("PASS_CELLS", "KEPT_CELLS", "KEPT_TABLES"), limits, strict=True):
-        monkeypatch.setattr(counting, name, value)
+        monkeypatch.setattr(coding, name, value)
     frame = rows(700)
     private = iw.PrivateTable.from_dask(lazy(frame), SCHEMA)
     bins = [ColumnBins.of(column, 5) for column in SCHEMA]
@@ -147,7 +147,7 @@ def test_tables_are_those_of_the_rows_however_few_cells_a_pass_may_count(monkeyp
     codes = [
         g.of[b.codes(column)] for g, b, (_, column) in zip(groups, bins, SCHEMA.conform(frame).items(), strict=True)
     ]
-    coded = counting.RowCodes(private, bins, keep=False)
+    coded = coding.RowCodes(private, bins, keep=False)
     coded.group(groups)
     coded.remember(3, 60)
     asked = [(1,), (2, 0), (3, 1, 2), (0, 1, 2), (0,), (1, 3), (0, 3, 2), (3, 2, 1, 0)]

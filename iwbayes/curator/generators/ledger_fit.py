@@ -9,7 +9,6 @@ from iwbayes.curator.protocols import PublicFacts, check_rows_at_hand
 from iwbayes.release.statement import Event
 from iwbayes.tables import PrivateTable
 from iwbayes.utils import checks
-from iwbayes.utils.checks import is_whole
 
 Fitted = TypeVar("Fitted")
 
@@ -18,21 +17,9 @@ class LedgerFit(Generic[Fitted]):
     """Base class of generators: `fit` checks everything, charges the ledger, and only then learns."""
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
-        """Return the events that `fit` will charge to the ledger.
+        """Return the events that `fit` will charge, one for each use of the private rows, in the order of charges.
 
-        Parameters
-        ----------
-        facts : PublicFacts
-            Schema, number of rows and adjacency. No private row is needed.
-        epsilon : float
-            The generator's part of the budget, above 0.
-        delta : float, default 0.0
-            The generator's part of the budget, in [0, 1).
-
-        Returns
-        -------
-        tuple of Event
-            One event for each use of the private rows, in the order in which they are charged.
+        They follow from public facts, epsilon (above 0) and delta (in [0, 1)) alone.
         """
         raise NotImplementedError
 
@@ -40,7 +27,7 @@ class LedgerFit(Generic[Fitted]):
         """Raise an error if torch or the device is missing."""
 
     def _learn(self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float) -> Fitted:
-        """Learn from the private rows. The charged account ``ledger`` provides the noise."""
+        """Learn from the private rows, with noise from the charged account ``ledger``."""
         raise NotImplementedError
 
     def fit(self, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0) -> Fitted:
@@ -49,29 +36,25 @@ class LedgerFit(Generic[Fitted]):
         Parameters
         ----------
         private : PrivateTable
-            The private rows, with their schema.
         ledger : Ledger
             Budget of these rows. The full cost is charged before any noise is drawn.
-        epsilon : float
-            The generator's part of the budget, above 0.
-        delta : float, default 0.0
-            The generator's part of the budget. It must be above 0 if the generator uses Gaussian noise only (its
-            ``pure`` is False).
+        epsilon, delta : float
+            The generator's part of the budget. Delta must be above 0 unless the generator is ``pure``.
 
         Returns
         -------
         FittedGenerator
-            A new, public object. Its ``sample`` method draws synthetic rows.
+            A new, public object, whose ``sample`` draws synthetic rows.
 
         Raises
         ------
         BudgetExceeded
             If the cost does not fit in the ledger. No noise is drawn.
         ValueError
-            If the budget or the schema does not fit the settings, or if the table and the ledger protect different
-            units (rows or users). Nothing is charged.
+            If budget or schema do not fit the settings, or if table and ledger protect different units (rows or users).
+            Nothing is charged.
         ModuleNotFoundError
-            If the generator trains in torch and torch is not installed.
+            If the generator needs a package that is not installed.
         RuntimeError
             If the training diverged. The charge stays in the ledger.
         """
@@ -86,14 +69,13 @@ class LedgerFit(Generic[Fitted]):
 
 
 def check_whole(settings: object, **least: int) -> None:
-    """Raise ValueError for settings that are not integers (or tuples of integers) of at least the given minimum.
-
-    None passes if it is the default.
-    """
+    """Raise ValueError for settings that are no integers (or tuples) of at least ``least``; a default None passes."""
     for name, smallest in least.items():
-        value, optional = getattr(settings, name), getattr(type(settings), name, 0) is None
+        value = getattr(settings, name)
+        if value is None and getattr(type(settings), name, 0) is None:
+            continue
         parts = value if isinstance(value, tuple) else (value,)
-        if (value is None and optional) or (parts and all(is_whole(part) and part >= smallest for part in parts)):
+        if parts and all(checks.is_whole(part) and part >= smallest for part in parts):
             continue
         what = "whole numbers" if isinstance(value, tuple) else "a whole number"
         also = ", or None" if name == "random_seed" else ""
@@ -101,13 +83,8 @@ def check_whole(settings: object, **least: int) -> None:
 
 
 def check_positive(settings: object, *names: str) -> None:
-    """Raise ValueError for settings that are not positive and finite. None passes if it is the default."""
+    """Raise ValueError for settings that are not positive and finite; a default None passes."""
     for name in names:
         value = getattr(settings, name)
         if not (value is None and getattr(type(settings), name) is None):
             checks.positive(name, value)
-
-
-def check_sample_size(n: int) -> int:
-    """Return the number of rows to draw. Raise ValueError if it is not an integer of at least 1."""
-    return checks.whole("n", n)

@@ -1,17 +1,28 @@
-"""Arithmetic of a tilt: an exact sum of bounded rows, and weights that move a weighted mean to a target."""
+"""Shared part of the tilts: measure a mean of bounded features, and move the weighted mean of rows to it."""
 
 from __future__ import annotations
 
 import math
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import logsumexp
 
+from iwbayes.curator.privacy.ledger import Ledger
+from iwbayes.curator.privacy.mechanisms import Budget, power_of_two_below
+from iwbayes.curator.protocols import PublicFacts
+from iwbayes.curator.weight_providers.provider import OpenFit, Provider
+from iwbayes.evidence import FeatureMap
 from iwbayes.evidence.bounded import BoundedFeatures
+from iwbayes.evidence.measurement import Measurement
+from iwbayes.evidence.scores import ScoreMap
 from iwbayes.utils.arrays import Array
 from iwbayes.utils.threads import one_blas_thread
+
+Features = TypeVar("Features", bound=FeatureMap | ScoreMap, covariant=True)
 
 #: Number of grid steps in a row's bound. Rows are rounded toward zero to this grid and summed as integers. With up to
 #: 2**11 features, the squares of a row sum to less than 2**63, so its norm can be checked without overflow.
@@ -21,36 +32,57 @@ _DEFECT = (
 )
 
 
+class TiltDesign(NamedTuple, Generic[Features]):
+    """Public choices of a tilt: features, the noise of their mean, and their name.
+
+    ``noise_sd`` is the standard deviation in each of the k coordinates, of all stages combined. The noise ratio is
+    sqrt(k) times that, because the synthetic features have standard deviation one.
+    """
+
+    features: Features
+    noise_sd: float
+    noise_ratio: float
+    terms: str
+    stage_noise_sd: tuple[float, ...] = ()
+
+
+class Tilt(Provider):
+    """Base class of weight providers that measure means of bounded features."""
+
+    def _noise_sd(self, features: FeatureMap | ScoreMap, facts: PublicFacts, epsilon: float, delta: float) -> float:
+        """Return the standard deviation of the noise in each coordinate of the mean of the features."""
+        reach = facts.rows_per_user * features.diameter(facts.row_adjacency) / facts.n_private
+        return math.sqrt(self._noise(reach, features.dim, epsilon=epsilon, delta=delta).variance)
+
+    def _measure(
+        self, fit: OpenFit, ledger: Ledger, features: FeatureMap | ScoreMap, name: str, budget: Budget, label: str
+    ) -> Measurement:
+        """Measure the noisy mean of bounded features over the private rows. Sums are exact, block by block."""
+        facts = fit.facts
+        step = power_of_two_below(features.bound / STEPS_PER_BOUND)
+
+        def total_of(block: pd.DataFrame) -> tuple[NDArray[np.int64], float]:
+            return integer_total(features.transform(block), features, step, facts.row_adjacency, facts.rows_per_user)
+
+        n, totals = facts.n_private, list(fit.private.map_blocks(total_of))
+        total, reach = np.sum([block for block, _ in totals], axis=0), totals[0][1]
+        settings: dict[str, Any] = {"sensitivity": reach * step, "grid": step, "ledger": ledger, "label": label}
+        noisy = self._noisy(total, self.mechanism, **budget._asdict(), **settings)
+        known = features if isinstance(features, FeatureMap) else features.of_rows(fit.synthetic)
+        return Measurement(name, noisy.value / n, noisy.distribution.scaled(1 / n), reach * step / n, known, n)
+
+
 def integer_total(
     phi: Array, features: BoundedFeatures, step: float, adjacency: str, rows_per_user: int = 1
 ) -> tuple[NDArray[np.int64], float]:
     """Sum bounded rows in exact integer arithmetic.
 
-    Each row is rounded toward zero to multiples of ``step``, and its norm is checked in integers. The sensitivity is
-    therefore exact, whatever rounding happened in floating-point arithmetic before.
+    Each row from ``features.transform`` is rounded toward zero to multiples of ``step``, and its norm is checked in
+    integers. The sensitivity is therefore exact, whatever rounding happened in floating-point arithmetic before. Under
+    "replace-one" rows may also appear or vanish.
 
-    Parameters
-    ----------
-    phi : ndarray, shape (row, k)
-        Rows from ``features.transform``.
-    features : BoundedFeatures
-        Bound and norm of the rows.
-    step : float
-        Step of the grid.
-    adjacency : {"replace-one", "zero-out"}
-        Change of a row in a neighbouring table. Under "replace-one" rows may also appear or vanish.
-    rows_per_user : int
-        Number of rows that may change together.
-
-    Returns
-    -------
-    ndarray of int, shape (k,), and float
-        The total, and its sensitivity in the norm of ``features.order``. Both are in steps.
-
-    Raises
-    ------
-    RuntimeError
-        If a row exceeds its bound, which would be a bug.
+    Returns the total, shape (k,), and its sensitivity in the norm of ``features.order``, both in steps. RuntimeError if
+    a row exceeds its bound, which would be a bug.
     """
     limit = math.ceil(features.bound / step) + 1
     high = math.ceil(features.flag_height / step) if features.flag else 0
@@ -77,24 +109,9 @@ def tilt(
     It minimises log sum_i exp(base_i + phi_i b) - b.target + b'S b/2 with S = noise covariance + Cov(phi)/N, by
     Newton's method with a line search. The problem is strictly convex. Theory: docs/theory.md#the-tilt.
 
-    Parameters
-    ----------
-    phi : ndarray, shape (row, k)
-        Features of the rows.
-    target : ndarray, shape (k,)
-        Noisy mean.
-    noise_covariance : ndarray, shape (k, k)
-        Covariance of the noise in ``target``.
-    n_private : int
-        Public number of private rows, N.
-    base : ndarray, shape (row,), optional
-        Log shares of the rows before the tilt; the shares sum to one. Equal by default. Cov(phi) is computed with these
-        shares.
-
-    Returns
-    -------
-    ndarray, shape (row,), and ndarray, shape (k,)
-        Log weights and coefficients b. The log weights are base + phi b plus a constant, and the weights have mean one.
+    ``phi`` has shape (row, k) and ``target``, the noisy mean, shape (k,). ``base`` are log shares of the rows before
+    the tilt, equal by default, with sum one; Cov(phi) is computed with them. Returns log weights, base + phi b plus a
+    constant, of weights with mean one, and the coefficients b.
     """
     base = np.full(len(phi), -math.log(len(phi))) if base is None else base
     with one_blas_thread():

@@ -12,11 +12,9 @@ from iwbayes.tables import SyntheticTable
 from iwbayes.utils.arrays import Array
 from iwbayes.utils.threads import one_blas_thread
 
-#: Smallest and largest number of held-back features. The more there are, the more directions are tested, and the larger
-#: is the noise of each.
+#: Smallest and largest number of held-back features. More of them test more directions, with more noise in each.
 HELD_BACK, MOST_HELD_BACK = 8, 64
-#: More than the smallest number are used while the variance of their noise is below this many times 1/N, the variance
-#: by sampling of the private rows.
+#: More than the smallest number are used while the variance of their noise is below this many times 1/N.
 _NOISE_TO_SAMPLING = 10.0
 #: Most features of all synthetic rows together, in numbers; a fit keeps them in memory (128 MiB).
 _MOST_NUMBERS = 2**24
@@ -27,7 +25,7 @@ _ROUNDING = 1e-6
 
 
 def number_held_back(noise_variance: float, n_private: int, n_synthetic: int) -> int:
-    """Return how many features to hold back if the noise in the mean of one feature of variance one has this variance.
+    """Return how many features to hold back, if the mean of a single one, of variance one, has this noise variance.
 
     The noise of each of k features has k times this variance, because their norm is the square root of k.
     """
@@ -40,25 +38,10 @@ def held_back_features(
 ) -> FeatureMap | None:
     """Design features that a tilt does not use: residuals of products of columns, given the tilt's terms.
 
-    They are random directions of these residuals, at most `number`, without a flag for clipped rows. With the
+    They are random directions of these residuals, at most ``number``, without a flag for clipped rows. With the
     weights of the rows before the tilt, ``shares``, they have variance one and are uncorrelated with each other and
-    with the tilt's terms. The bound is the 95 % quantile of their norms over the rows with non-zero residuals. Only
-    public synthetic rows are used.
-
-    Parameters
-    ----------
-    synthetic : SyntheticTable
-    features : FeatureMap
-        Features of the tilt.
-    shares : ndarray, shape (row,)
-        Weights of the synthetic rows before the tilt, with sum one.
-    number : int
-        Largest number of features; see `number_held_back`.
-
-    Returns
-    -------
-    FeatureMap or None
-        None if no product has non-zero residuals in any row.
+    with the tilt's terms. The bound is the 95 % quantile of their norms over the rows with non-zero residuals. Return
+    None if there are no such rows. Only public synthetic rows are used.
     """
     schema = synthetic.schema
     own, more = raw_terms(schema, features.terms), next_terms(schema, features.terms)

@@ -31,10 +31,7 @@ class OpenFit:
     events: tuple[Event, ...] = ()
 
     def pay(self) -> Ledger:
-        """Charge the fit, and the declared cost of synthetic rows from outside. Return the account for the noise.
-
-        Call it once, after all checks.
-        """
+        """Charge the fit and the declared cost of outside rows, once, after all checks. Return the account."""
         account = self.ledger.charge_release(*self.events, delta=self.delta)
         admit(self.synthetic, account)
         return account
@@ -57,21 +54,9 @@ class Provider:
         return self.mechanism not in ("gaussian", "dp-sgd")
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
-        """Return the events that `fit` will charge to the ledger.
+        """Return the events that `fit` will charge, one for each use of the private rows, in the order of charges.
 
-        Parameters
-        ----------
-        facts : PublicFacts
-            Schema, numbers of rows and adjacency. No private row is needed.
-        epsilon : float
-            The weight provider's part of the budget, above 0.
-        delta : float, default 0.0
-            The weight provider's part of the budget, in [0, 1).
-
-        Returns
-        -------
-        tuple of Event
-            One event for each use of the private rows, in the order in which they are charged.
+        They follow from public facts, epsilon (above 0) and delta (in [0, 1)) alone.
         """
         raise NotImplementedError
 
@@ -83,28 +68,25 @@ class Provider:
         Parameters
         ----------
         private : PrivateTable
-            The private rows.
         synthetic : SyntheticTable
-            The synthetic rows to weight, under the same schema.
+            The rows to weight, under the schema of the private ones.
         ledger : Ledger
             Budget of the private rows. The full cost is charged before any noise is drawn.
-        epsilon : float
-            The weight provider's part of the budget, above 0.
-        delta : float, default 0.0
-            The weight provider's part of the budget. It may be 0 if the weight provider is ``pure``.
+        epsilon, delta : float
+            The weight provider's part of the budget. Delta may be 0 if the weight provider is ``pure``.
 
         Returns
         -------
         Weights
-            One weight per synthetic row, with mean one. There is one weight draw, unless the settings request more.
+            One weight per synthetic row, with mean one, in one draw unless the settings request more.
 
         Raises
         ------
         BudgetExceeded
             If the cost does not fit in the ledger. No noise is drawn.
         ValueError
-            If the schemas differ, if the budget is invalid, if Gaussian noise is requested with delta 0, or for a
-            reason described in the class. Nothing is charged.
+            If the schemas differ, the budget is invalid, Gaussian noise is requested with delta 0, or for a reason
+            described in the class. Nothing is charged.
         """
         weights = self._weigh(self._open(private, synthetic, ledger, epsilon, delta))
         # register the digest, so that these weights can be the base of other weights

@@ -14,8 +14,7 @@ from scipy.special import logsumexp
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.mechanisms import Budget, gaussian_parts
 from iwbayes.curator.protocols import PublicFacts
-from iwbayes.curator.weight_providers.exponential import tilt
-from iwbayes.curator.weight_providers.measuring import Tilt, TiltDesign
+from iwbayes.curator.weight_providers.exponential import Tilt, TiltDesign, tilt
 from iwbayes.curator.weight_providers.provider import OpenFit
 from iwbayes.curator.weight_providers.tilt import TiltWeights
 from iwbayes.evidence import FeatureMap
@@ -30,13 +29,12 @@ from iwbayes.utils.arrays import Array
 #: Share of each stage in the squared privacy parameter mu. The last stage determines the weights and gets most. The
 #: shares were chosen on ten real populations; `benchmarks/populations.py` shows results for other populations.
 STAGES = (0.05, 0.20, 0.15, 0.60)
-#: Number of stages, the first ones, that also measure the means of the columns that the models use. Scores do not
-#: contain the frequency of a level, nor how strongly predictors are related. If these are far off (say, a level five
-#: times too frequent), later steps have the wrong length.
+#: Number of stages, the first ones, that also measure the means of the columns that the models use. Scores contain
+#: neither the frequency of a level nor how strongly predictors are related. If these are far off, later steps have the
+#: wrong length.
 COLUMN_STAGES = 2
-#: The products of the columns are measured as well if the noise standard deviation of a coordinate in the last of these
-#: stages is at most this. With more noise, the curvature would be outside its limits (see `curvature_error`), and the
-#: many products would only take budget from the scores.
+#: Largest noise standard deviation in the last of these stages with which products of the columns are measured, too.
+#: With more, the curvature would be outside its limits (see `curvature_error`), and the products only take budget.
 PRODUCT_NOISE = 0.2
 #: Largest number of columns and products, because each is a number per synthetic row while a stage is measured.
 MOST_PRODUCTS = 500
@@ -52,13 +50,13 @@ class StagedTilt(Tilt):
     Each stage has three steps:
 
     1. Fit the models to the synthetic rows, with the weights of the previous stages.
-    2. Measure the mean of the models' scores at these modes over the private rows, with noise. This gives p numbers for
-       p parameters. The scores are whitened by the weighted synthetic rows, and clipped.
+    2. Measure the mean of the models' scores at these modes over the private rows, with noise. The scores are whitened
+       by the weighted synthetic rows, and clipped.
     3. Tilt the weights of the previous stage to the noisy mean, combined with the measurements of previous stages.
 
-    The error of a mode decreases from stage to stage, as in Newton's method. The last stage has most of the budget. The
-    first two stages also measure the means of the columns that the models use, and of the products of these columns if
-    the budget allows. Scores contain neither the frequency of a level nor how strongly predictors are related.
+    The error of a mode decreases from stage to stage, as in Newton's method. The first two stages also measure the
+    means of the columns that the models use, and of the products of these columns if the budget allows. All stages are
+    charged before the first noise is drawn. See docs/methods.md#stagedtilt. Theory: docs/theory.md#in-stages.
 
     Parameters
     ----------
@@ -70,18 +68,7 @@ class StagedTilt(Tilt):
     TypeError
         If ``models`` is not a list of models.
     ValueError
-        From `events` and `fit`, if a model does not fit the columns of the schema. Nothing is charged.
-
-    Notes
-    -----
-    The four stages use fixed shares of the squared privacy parameter mu: 5, 20, 15 and 60 %. All stages are charged
-    before the first noise is drawn. The clip bound and the scores of a stage depend only on synthetic rows and released
-    numbers. The scores of a private row depend on this row only. If they are not finite, they are replaced by zeros,
-    and the row counts as clipped.
-
-    If no model has a mode in a stage, the stage measures the columns instead, as `TiltWeights` does.
-
-    Theory: docs/theory.md#in-stages.
+        From `events` and `fit`, if a model does not fit the schema. Nothing is charged.
 
     Examples
     --------
@@ -111,14 +98,10 @@ class StagedTilt(Tilt):
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
         """Return the events that `fit` will charge. Raise ValueError if a model does not fit the schema."""
-        self.check(facts.schema)
+        for model in self.models:
+            model.check(facts.schema)
         parts = self.parts(epsilon=epsilon, delta=delta)
         return tuple(self._event(*part, self._label(stage)) for stage, part in enumerate(parts))
-
-    def check(self, schema: Schema) -> None:
-        """Raise ValueError if a model does not fit the columns of the schema."""
-        for model in self.models:
-            model.check(schema)
 
     def check_rows(self, synthetic: SyntheticTable, n_private: int) -> None:
         """Raise ValueError if a model cannot be fitted to rows that are known before anything is charged."""
@@ -144,13 +127,11 @@ class StagedTilt(Tilt):
         budgets, fitters = self.parts(epsilon=epsilon, delta=delta), self.fitters(reference)
         first, last = (self.whitened(reference, facts, shares, fitters, stage, budgets) for stage in (0, COLUMN_STAGES))
         scores = [first] * COLUMN_STAGES + [last] * (len(budgets) - COLUMN_STAGES)
-        found = [
-            self.design(own, reference, facts, shares, budget) for own, budget in zip(scores, budgets, strict=True)
-        ]
+        found = (self.design(own, reference, facts, shares, part) for own, part in zip(scores, budgets, strict=True))
         designs = [features for features in found if features is not None]
         if not designs:
             raise ValueError("the columns of the schema must vary, because otherwise there is nothing to measure.")
-        sds = [self._noise_sd(features, facts, budget) for features, budget in zip(designs, budgets, strict=True)]
+        sds = [self._noise_sd(features, facts, *budget) for features, budget in zip(designs, budgets, strict=True)]
         noise_sd = sum(sd**-2 for sd in sds) ** -0.5  # of all stages combined
         noise_ratio = noise_sd * math.sqrt(designs[-1].n_coordinates)
         return TiltDesign(designs[-1], noise_sd, noise_ratio, f"scores of {self._named}", tuple(sds))
@@ -159,14 +140,11 @@ class StagedTilt(Tilt):
     def _named(self) -> str:
         return "; ".join(model.name for model in self.models)
 
-    def _noise_sd(self, features: FeatureMap | ScoreMap, facts: PublicFacts, budget: Budget) -> float:
-        return math.sqrt(self._noise_of(features, facts, *budget).variance)
-
     def _label(self, stage: int) -> str:
         return f"{self.label}, stage {stage + 1}"
 
     def fitters(self, synthetic: SyntheticTable) -> list[Callable[[Array], RowScores]]:
-        """Return, for each model that can be fitted, a function from weights of the synthetic rows to scores."""
+        """Return, for each model that can be fitted, a function from weights of rows to scores."""
         found = []
         for model in self.models:
             with suppress(Exception):  # of any kind; it is left out, because the synthetic rows are already charged
@@ -182,10 +160,9 @@ class StagedTilt(Tilt):
         stage: int,
         budgets: Sequence[Budget],
     ) -> ScoreMap | None:
-        """Return whitened scores of all models that have a mode, or None if no model has one.
+        """Return whitened scores of all models that have a mode under ``shares``, or None if no model has one.
 
-        ``shares`` are the weights of the synthetic rows, shape (row,), with sum one. An early stage also measures the
-        columns, and their products if the noise of the last of the early stages is small enough.
+        An early stage also measures the columns, and their products if the last early stage has little enough noise.
         """
         scores: list[RowScores] = []
         for fit in fitters:
@@ -197,7 +174,7 @@ class StagedTilt(Tilt):
                 continue
             with suppress(ValueError):
                 found = ScoreMap.whitened([*scores, *columns], synthetic, shares)
-                if not products or self._noise_sd(found, facts, budgets[COLUMN_STAGES - 1]) <= PRODUCT_NOISE:
+                if not products or self._noise_sd(found, facts, *budgets[COLUMN_STAGES - 1]) <= PRODUCT_NOISE:
                     return found
         return None
 
@@ -206,9 +183,8 @@ class StagedTilt(Tilt):
     ) -> FeatureMap | ScoreMap | None:
         """Choose the features of a stage from public quantities: synthetic rows, their shares, N and the budget.
 
-        ``shares`` has shape (row,). If ``scores`` is None, the columns are measured instead, because the synthetic rows
-        have already been charged. Return None if nothing can be measured: all synthetic rows are equal, or there are
-        too many columns.
+        Without ``scores`` the columns are measured, because the synthetic rows have already been charged. Return None
+        if nothing can be measured: all synthetic rows are equal, or there are too many columns.
         """
         if not FeatureMap.varies(synthetic, "linear", shares):
             return None
@@ -216,7 +192,7 @@ class StagedTilt(Tilt):
             with suppress(ValueError):
                 return TiltWeights().design(synthetic, facts, **budget._asdict(), shares=shares).features
             return None
-        noise_sd = self._noise_sd(scores, facts, budget)
+        noise_sd = self._noise_sd(scores, facts, *budget)
         wider = float(np.clip(NOISE_PART / (noise_sd * math.sqrt(facts.n_private)), *BOUND_RANGE))
         return scores.with_bound(wider * scores.bound)
 
@@ -233,7 +209,7 @@ class StagedTilt(Tilt):
                 break
             if scores is None or (measurement is not None and isinstance(measurement.features, FeatureMap)):
                 known = math.inf  # previous stages measured different columns
-            found = self._measure(fit, ledger, features, MEAN_OF_FEATURES, *budget, self._label(stage))
+            found = self._measure(fit, ledger, features, MEAN_OF_FEATURES, budget, self._label(stage))
             columns = found.tilt_columns
             assert found.features is not None  # noqa: S101 - they were measured
             phi, noise = found.features.transform(synthetic.frame)[:, columns], found.noise.covariance[columns, columns]
@@ -253,7 +229,7 @@ class StagedTilt(Tilt):
 
 
 def columns_of(found: Measurement, features: ScoreMap, schema: Schema) -> Measurement | None:
-    """Return the part of a stage's measurement that describes the columns; None if the stage did not measure them."""
+    """Return the part of a stage's measurement that describes the columns, if it measured them."""
     part = features.of_columns(schema)
     if part is None:
         return None
@@ -266,24 +242,11 @@ def columns_of(found: Measurement, features: ScoreMap, schema: Schema) -> Measur
 def combined(found: Measurement, before: Array, known: float) -> tuple[Measurement, float]:
     """Combine the measurement of a stage with the estimates of the same means from previous stages.
 
-    The previous estimates may have errors beyond noise, because the previous stage used a different mode and a
-    different bound. The weight of the new measurement therefore depends on the difference to the previous estimates
-    (James and Stein's estimate of its mean square). It is at least the weight from the two noise variances.
+    These are the means ``before``, shape (k,), with the noise variance ``known`` (inf if nothing was measured). They
+    may have errors beyond noise, because the previous stage used a different mode and bound. The weight of the new
+    measurement therefore depends on the difference (James and Stein's estimate of its mean square). It is at least the
+    weight from the two noise variances. Return the combined measurement and its noise variance.
     Theory: docs/theory.md#in-stages.
-
-    Parameters
-    ----------
-    found : Measurement
-        New measurement.
-    before : ndarray, shape (k,)
-        Means under the weights of the previous stages.
-    known : float
-        Variance of the noise in ``before``; inf if nothing has been measured yet.
-
-    Returns
-    -------
-    Measurement, float
-        The combined measurement, and the variance of its noise.
     """
     columns = found.tilt_columns
     own = found.noise.variance

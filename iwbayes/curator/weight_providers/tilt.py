@@ -13,6 +13,7 @@ from scipy.special import logsumexp
 
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_epsilon, gaussian_multiplier, largest_scale, price
 from iwbayes.curator.privacy.ledger import Ledger
+from iwbayes.curator.privacy.mechanisms import Budget
 from iwbayes.curator.protocols import (
     GeneratorsProvider,
     LogRatio,
@@ -21,9 +22,8 @@ from iwbayes.curator.protocols import (
     is_weight_provider,
     reads_blocks,
 )
-from iwbayes.curator.weight_providers.exponential import tilt
+from iwbayes.curator.weight_providers.exponential import Tilt, TiltDesign, tilt
 from iwbayes.curator.weight_providers.held_back import held_back_features, number_held_back
-from iwbayes.curator.weight_providers.measuring import Tilt, TiltDesign
 from iwbayes.curator.weight_providers.provider import OpenFit
 from iwbayes.evidence import FeatureMap
 from iwbayes.evidence.formulas import check_formulas, model_options
@@ -53,10 +53,7 @@ _OPTIONS = {"auto": TERMS, "quadratic": ("quadratic",), "linear": ("linear",)}
 
 
 class TiltParts(NamedTuple):
-    """Split of a budget between the tilt, its base's weight provider, and the held-back test (at the tilt's delta).
-
-    ``test_epsilon`` is 0 if there is no test, or if it costs nothing.
-    """
+    """Split of a budget between the tilt, its base's weight provider, and the held-back test, if any."""
 
     epsilon: float
     delta: float
@@ -70,72 +67,52 @@ class TiltWeights(Tilt):
     """Weights exp(b.phi(x)) that tilt the synthetic rows to a noisy mean of features of the private rows.
 
     The tilt uses the private rows only in one noisy mean of bounded features, m = mean phi(z) + noise. The coefficients
-    b minimise log mean_synthetic exp(b.phi) - b.m + b'S b/2 with S = Cov(noise) + Cov_synthetic(phi)/N. This is the
-    mode of b under a standard normal prior, if the features have standard deviation one over the synthetic rows. The
-    features are public functions of the schema and the synthetic rows (see `FeatureMap`).
+    b minimise log mean_synthetic exp(b.phi) - b.m + b'S b/2 with S = Cov(noise) + Cov_synthetic(phi)/N. The features
+    are public functions of the schema and the synthetic rows (see `FeatureMap`).
 
-    With a ``base``, the weights are w0 exp(b.phi(x)), where w0 are the weights of the base. The tilt corrects the
-    remaining error of the base, and the features are whitened with the weights w0. Intervals can be calibrated with and
-    without a base.
+    With a ``base``, the weights are w0 exp(b.phi(x)), with w0 the weights of the base, which also whiten the features.
+    The tilt corrects the remaining error of the base. See docs/methods.md#tiltweights and docs/theory.md.
 
     Parameters
     ----------
     mechanism : {"gaussian", "cube"}, default "gaussian"
-        Noise mechanism. Gaussian noise needs a delta above 0 and composes best. Cube noise (K-norm noise for the
-        L-infinity norm) is pure epsilon, and works best for up to about 50 features.
+        Gaussian noise needs a delta above 0 and composes best. Cube noise (K-norm noise for the L-infinity norm) is
+        pure epsilon, and works best for up to about 50 features.
     features : {"auto", "linear", "quadratic"}, default "auto"
-        Features to measure: "linear" uses the columns, "quadratic" also their squares and products. "auto" starts with
-        all of these. It drops products, then squares, until the noise ratio, sensitivity times
-        sqrt(k) sigma(epsilon, delta)/N, is at most 0.5. The choice depends on public quantities only. Analyses whose
-        scores use dropped features are reported as not calibrated.
+        "linear" measures the columns, "quadratic" also their squares and products. "auto" starts with all of these. It
+        drops products, then squares, until the noise ratio, sensitivity times sqrt(k) sigma(epsilon, delta)/N, is at
+        most 0.5. Analyses whose scores use dropped features are reported as not calibrated.
     base : WeightProvider, Weights or None, default None
         Weights before the tilt. A weight provider is fitted first, with its part of the budget. Weights must belong to
-        the same synthetic rows; if this ledger has not registered them, it notes that their privacy cost was not
-        declared.
+        the same synthetic rows; if this ledger has not registered them, it notes that their cost was not declared.
     base_share : float, default 0.5
-        Share of epsilon, in (0, 1), for a base that is a weight provider. It gets half of delta if both need one. The
-        costs of base and tilt are computed jointly.
+        Share of epsilon, in (0, 1), for a base that is a weight provider. It gets half of delta if both need one.
     for_models : sequence of str, default ()
         Formulas of the regressions that analysts will fit, such as ``["y ~ a + b"]``. The features are then only the
         terms of their scores, to second order: response, predictors, products of response and predictors and, if the
-        noise ratio allows, squares and products of predictors. Fewer features have less noise each. Columns that no
-        model uses are not measured and cost nothing. It needs ``features="auto"``.
+        noise ratio allows, squares and products of predictors. It needs ``features="auto"``.
     test_of_fit : {"auto", True, False}, default "auto"
-        Whether to run a held-back test: it measures a few products of features that the tilt does not use. Analysts
-        compare them with the weighted rows, to see how far the weighted rows are from the private rows in directions
-        that the tilt does not correct. Calibrated intervals account for this misfit. "auto" runs the test if the tilt's
-        epsilon times the number of private rows, divided by the rows per user, is at least 1000. The test uses 8 % of
-        the tilt's squared privacy parameter mu, which makes the tilt's noise 4 % larger. It needs Gaussian noise.
-        Nothing is measured if no product varies beyond the tilt's features.
+        Whether to run a held-back test: it measures a few products of features that the tilt does not use, which show
+        how far the weighted rows are from the private rows in directions that the tilt does not correct. Calibrated
+        intervals account for this misfit. "auto" runs the test if the tilt's epsilon times the number of private rows,
+        divided by the rows per user, is at least 1000. The test uses 8 % of the tilt's squared privacy parameter mu,
+        which makes the tilt's noise 4 % larger. It needs Gaussian noise.
 
     Raises
     ------
     TypeError, ValueError
-        If a setting has the wrong type or is outside its range.
-    ValueError
-        From `events` and `fit`, if a formula cannot be measured or the columns encode to too many features. From `fit`,
-        if given base weights belong to a different number of rows. Nothing is charged.
+        If a setting has the wrong type or is outside its range. From `events` and `fit`, if a formula cannot be
+        measured, the columns encode to too many features, or base weights belong to a different number of rows.
 
     Notes
     -----
-    Wide tables. If the columns encode to more than 256 features, as images do, the 64 leading principal directions of
-    the synthetic rows are measured, or fewer if the noise is too large. There is no held-back test. The tilt uses as
-    many directions as possible while the effective number of rows is at least a fifth of that before the tilt. If the
-    synthetic rows are far from the private ones, it may use none. If it does not use all, the weights contain no
-    measurement, and intervals are not calibrated.
-
     Formulas. With ``for_models``, terms may be columns, interactions, and polynomials of numeric columns up to degree
     3: ``I(a**2)``, ``poly(a, 2)``, ``center(a)``, ``C(g)``, and ``np.log1p(a)`` of a column that is declared with that
     transform. `events` and `fit` refuse other terms before anything is charged.
 
     Users with up to tau rows. The sum of their features changes by up to tau times the change of one row. It is divided
-    by the released, noisy number of rows.
-
-    The weights contain the measurement: feature map, noisy mean, distribution of its noise, and N. If all synthetic
-    rows are equal (counting only rows with positive base weights), nothing is measured or charged. The weights are then
-    equal, or those of the base.
-
-    The theory page (docs/theory.md) has the argument, in its section on the tilt.
+    by the released, noisy number of rows. If all synthetic rows with positive base weights are equal, nothing is
+    measured, and the weights are equal, or those of the base.
 
     Examples
     --------
@@ -181,7 +158,7 @@ class TiltWeights(Tilt):
 
     @property
     def reads_blocks(self) -> bool:
-        """Whether private rows are read block by block. The tilt does so; a base weight provider may not."""
+        """Whether private rows are read block by block: unless a base weight provider does not."""
         return not isinstance(self.base, WeightProvider) or reads_blocks(self.base)
 
     @property
@@ -190,7 +167,7 @@ class TiltWeights(Tilt):
         return isinstance(self.base, GeneratorsProvider) and self.base.needs_generator
 
     def with_generator(self, fitted: LogRatio) -> TiltWeights:
-        """Return the weight provider with a fitted generator for its base, or unchanged if the base needs none."""
+        """Return the weight provider with a fitted generator for its base, if that can use one."""
         base = self.base
         return replace(self, base=base.with_generator(fitted)) if isinstance(base, GeneratorsProvider) else self
 
@@ -210,11 +187,9 @@ class TiltWeights(Tilt):
         parts = self._two_parts(facts, epsilon, delta)
         enough = parts.epsilon * facts.n_private >= TEST_FROM * facts.rows_per_user
         wanted = self.test_of_fit is True or (self.test_of_fit == "auto" and self.mechanism == "gaussian" and enough)
-        if (
-            not wanted
-            or self._is_wide(facts.schema)
-            or not any(next_terms(facts.schema, terms) for _, terms in self.options(facts.schema))
-        ):
+        if not wanted or self._is_wide(facts.schema):
+            return parts
+        if not any(next_terms(facts.schema, terms) for _, terms in self.options(facts.schema)):
             return parts
         multiplier = gaussian_multiplier(parts.epsilon, parts.delta)
         test = gaussian_epsilon(multiplier / math.sqrt(TEST_SHARE), parts.delta)
@@ -251,10 +226,7 @@ class TiltWeights(Tilt):
         return TiltParts((1 - share) * t * epsilon, own_delta, share * t * epsilon, base_delta)
 
     def options(self, schema: Schema) -> list[tuple[str, Terms]]:
-        """List the possible sets of raw terms with their names, the largest set first.
-
-        ValueError if no set is small enough, or if a formula of ``for_models`` cannot be measured.
-        """
+        """List the possible sets of raw terms with their names, the largest first. ValueError if there is none."""
         if self.for_models:
             return list(model_options(tuple(self.for_models), schema))
         options = [(t, t) for t in _OPTIONS[self.features] if count_raw_terms(schema, t) <= MAX_RAW_TERMS]
@@ -277,18 +249,7 @@ class TiltWeights(Tilt):
     ) -> TiltDesign[FeatureMap]:
         """Choose features and clip bound from public quantities: synthetic rows, N and the tilt's budget.
 
-        Parameters
-        ----------
-        synthetic : SyntheticTable
-        facts : PublicFacts
-        epsilon, delta : float
-            Budget of the tilt, without base and held-back test.
-        shares : ndarray, shape (row,), optional
-            Weights of the base, with sum one. Equal by default.
-
-        Returns
-        -------
-        TiltDesign
+        The budget is that without base and test. ``shares`` are weights of the base, equal by default, with sum one.
         """
         order = math.inf if self.mechanism == "cube" else 2
         options = self.options(synthetic.schema)
@@ -319,14 +280,14 @@ class TiltWeights(Tilt):
     def planned(
         self, reference: SyntheticTable, facts: PublicFacts, *, epsilon: float, delta: float
     ) -> TiltDesign[FeatureMap]:
-        """Return the features and noise of a release with this budget, if its synthetic rows are like ``reference``."""
+        """Return the features and noise of a release whose synthetic rows are like ``reference``."""
         own = self.parts(facts, epsilon=epsilon, delta=delta)
         return self.design(reference, facts, epsilon=own.epsilon, delta=own.delta)
 
     def _with_noise(
         self, features: FeatureMap, facts: PublicFacts, epsilon: float, delta: float, name: str
     ) -> TiltDesign[FeatureMap]:
-        noise_sd = math.sqrt(self._noise_of(features, facts, epsilon, delta).variance)
+        noise_sd = self._noise_sd(features, facts, epsilon, delta)
         return TiltDesign(features, noise_sd, noise_sd * math.sqrt(features.n_coordinates), name)
 
     def _before(self, fit: OpenFit) -> None:
@@ -346,17 +307,19 @@ class TiltWeights(Tilt):
             # no weights can change the mean of equal rows; return them, because they have already been charged
             return Weights(base, f"TiltWeights(nothing, since all synthetic rows are alike{name})")
         design = self.design(synthetic, facts, epsilon=parts.epsilon, delta=parts.delta, shares=shares)
-        held_back = None
+        budget = Budget(parts.epsilon, parts.delta)
+        measurement = self._measure(fit, ledger, design.features, MEAN_OF_FEATURES, budget, self.label)
         if parts.test_epsilon:
-            of_one = self._test_noise(design.features, facts, parts)
-            number = number_held_back(of_one, facts.n_private, len(synthetic))
+            budget = Budget(parts.test_epsilon, parts.delta)
+            # the noise in the mean of one held-back feature with bound one
+            of_one = replace(design.features, order=2, flag=False).with_bound(1.0)
+            variance = self._noise_sd(of_one, facts, *budget) ** 2
+            number = number_held_back(variance, facts.n_private, len(synthetic))
             held_back = held_back_features(synthetic, design.features, shares, number)
-        budget = parts.epsilon, parts.delta
-        measurement = self._measure(fit, ledger, design.features, MEAN_OF_FEATURES, *budget, self.label)
-        if held_back is not None:
-            label, budget = f"{self.label}, {TEST_OF_FIT}", (parts.test_epsilon, parts.delta)
-            other = self._measure(fit, ledger, held_back, TEST_OF_FIT, *budget, label)
-            measurement = replace(measurement, held_back=other)
+            if held_back is not None:
+                label = f"{self.label}, {TEST_OF_FIT}"
+                other = self._measure(fit, ledger, held_back, TEST_OF_FIT, budget, label)
+                measurement = replace(measurement, held_back=other)
         phi = design.features.transform(synthetic.frame)[:, measurement.tilt_columns]
         noise = measurement.noise.covariance[measurement.tilt_columns, measurement.tilt_columns]
         target, n_used = measurement.value[measurement.tilt_columns], phi.shape[1]
@@ -372,11 +335,6 @@ class TiltWeights(Tilt):
         measurement = replace(measurement, coefficients=b)
         models = f" terms of {'; '.join(self.for_models)}" if self.for_models else ""
         return Weights(log_weights, f"TiltWeights({design.terms}{models}{name})", measurement=measurement)
-
-    def _test_noise(self, features: FeatureMap, facts: PublicFacts, parts: TiltParts) -> float:
-        """Return the variance of the noise in the mean of one held-back feature with bound one."""
-        of_one = replace(features, order=2, flag=False).with_bound(1.0)
-        return float(self._noise_of(of_one, facts, parts.test_epsilon, parts.delta).variance)
 
     def _base(self, fit: OpenFit, ledger: Ledger, parts: TiltParts) -> tuple[Array, str]:
         """Return log shares of the synthetic rows before the tilt, shape (row,), and a label of their method."""

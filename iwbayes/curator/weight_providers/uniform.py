@@ -12,14 +12,9 @@ from iwbayes.release.weights import Weights
 
 @dataclass(frozen=True)
 class UniformWeights(FreeProvider):
-    """Weight one for every synthetic row, so an unweighted analysis. It reads no private row and costs nothing.
+    """Weight one for every synthetic row: an unweighted analysis, "None" in Ghalebikesabi et al. (UAI 2022).
 
-    This is "None" in Ghalebikesabi et al. (2022). There are no parameters.
-
-    References
-    ----------
-    Ghalebikesabi, Wilde, Jewson, Doucet, Vollmer & Holmes, Mitigating statistical bias within differentially private
-    synthetic data, UAI 2022.
+    It reads no private row and costs nothing. There are no parameters.
 
     Examples
     --------

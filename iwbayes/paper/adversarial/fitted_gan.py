@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from iwbayes.curator.generators.ledger_fit import check_sample_size
 from iwbayes.curator.generators.tables.bins import ColumnBins
 from iwbayes.paper.adversarial.architecture import Architecture
 from iwbayes.paper.dpsgd.parameters import put_parameters
 from iwbayes.paper.dpsgd.row_gradients import import_torch
 from iwbayes.schema import Schema
 from iwbayes.tables import PrivateTable, SyntheticTable
+from iwbayes.utils import checks
 from iwbayes.utils.arrays import Array, IntArray, row_blocks
 from iwbayes.utils.digest import digest
 from iwbayes.utils.threads import one_torch_thread
@@ -88,7 +88,7 @@ class _Fitted:
         ModuleNotFoundError
             If torch is not installed.
         """
-        n = check_sample_size(n)
+        n = checks.whole("n", n)
         torch = import_torch(self.name)
         from iwbayes.paper.adversarial.gan_networks import make_generator
 

@@ -10,8 +10,9 @@ import pytest
 
 import iwbayes as iw
 from iwbayes.curator.generators.aim.aim import default_rounds
-from iwbayes.curator.generators.aim.candidates import Candidates
-from iwbayes.curator.generators.aim.estimation import Joint, NoisyMarginal, combined, estimate
+from iwbayes.curator.generators.aim.engine import Candidates
+from iwbayes.curator.generators.aim.estimation import NoisyMarginal, combined, estimate
+from iwbayes.curator.generators.aim.tree import Joint
 from iwbayes.curator.generators.tables.network import count_table, draw_network
 from iwbayes.curator.privacy.accounting import price
 from iwbayes.curator.protocols import PublicFacts
@@ -247,7 +248,7 @@ def test_all_rounds_have_the_same_budget():
 
 
 def test_what_depends_is_measured_first(monkeypatch):
-    import iwbayes.curator.generators.aim.aim as module
+    import iwbayes.curator.generators.aim.engine as module
 
     measured_last = []
 

@@ -15,15 +15,16 @@ from scipy.stats import t as student
 import iwbayes as iw
 from iwbayes.curator.generators.mixture.column_distributions import (
     LEAST_SD,
+    Layout,
     LevelFamily,
     NormalFamily,
     PoissonFamily,
+    Prior,
     family_of,
     interval_mass,
     truncated_normal,
 )
 from iwbayes.curator.generators.mixture.fit_to_tables import Objective, Targets, posterior_draws
-from iwbayes.curator.generators.mixture.layout import Layout, Prior
 from iwbayes.curator.generators.mixture.mixture import FittedMixture, Mixture
 from iwbayes.curator.generators.mixture.noisy_tables import (
     Grouping,
@@ -31,9 +32,9 @@ from iwbayes.curator.generators.mixture.noisy_tables import (
     TableBudgets,
     gathers_at_bounds,
     group_codes,
-    positive_distributions,
 )
 from iwbayes.curator.generators.tables.bins import ColumnBins, draw_codes
+from iwbayes.curator.generators.tables.counts import noisy_counts, project_nonnegative
 from iwbayes.curator.privacy.accounting import gaussian_multiplier
 from iwbayes.curator.privacy.mechanisms import Noisy
 from iwbayes.curator.protocols import PublicFacts
@@ -227,7 +228,8 @@ def problem(n=500, n_components=3, seed=7, pairs=True):
     counts = grouping.count_pairs(codes)
     distribution = GaussianDistribution(3.0, 1)
     noisy = Noisy(counts + rng.normal(0, 3.0, len(counts)), distribution) if pairs else None
-    centers = positive_distributions(np.split(columns, grouping.code_starts[1:-1]), n)
+    counted = [project_nonnegative(part, n) + 0.5 for part in np.split(columns, grouping.code_starts[1:-1])]
+    centers = tuple(part / part.sum() for part in counted)
     measured = MeasuredCounts(Noisy(columns, distribution), noisy, centers)
     layout = Layout(tuple(family_of(b, "poisson") for b in bins), n_components)
     return Objective(layout, grouping, n), measured, codes
@@ -382,7 +384,8 @@ def test_the_sensitivities_of_all_adjacencies(delta):
         plan = TableBudgets.of(facts, 1.0, delta, 0.3)
         noise = ScriptedNoise(0)
         ledger = iw.Ledger(1.0, 1e-6, adjacency, noise=noise)
-        _, distribution = plan.pairs.measure(np.zeros(24, dtype=np.int64), ledger, facts)
+        counts = np.zeros(24, dtype=np.int64)
+        _, distribution = noisy_counts(counts, 6, ledger, "Mixture pairs", facts, **plan.pairs._asdict())
         scales[adjacency] = distribution.scale
         moved = (1 if adjacency == "zero-out" else 2) * 6
         if delta:

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 import iwbayes as iw
-import iwbayes.curator.generators.aim.mst as module
-from iwbayes.curator.generators.aim.candidates import Candidates
+from iwbayes.curator.generators.aim import engine, mst
+from iwbayes.curator.generators.aim.engine import Candidates
 from iwbayes.curator.generators.aim.tree import require_mbi
 from iwbayes.curator.generators.tables.counts import count_moves
 from iwbayes.curator.generators.tables.network import count_table
@@ -47,13 +47,13 @@ def fitted(private: iw.PrivateTable, epsilon: float = 1e5, delta: float = 0.0, *
 @pytest.fixture
 def measured(monkeypatch) -> list:
     """Columns of all marginals that the last estimate was made of."""
-    found, estimate = [], module.estimate
+    found, estimate = [], engine.estimate
 
     def listening(marginals, *rest, **settings):
         found[:] = [part.columns for part in marginals]
         return estimate(marginals, *rest, **settings)
 
-    monkeypatch.setattr(module, "estimate", listening)
+    monkeypatch.setattr(engine, "estimate", listening)
     return found
 
 
@@ -185,13 +185,13 @@ def test_no_neighbour_moves_a_score_by_more_than_stated_and_some_do(adjacency, t
 @pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
 @pytest.mark.parametrize("users", [1, 4])
 def test_the_selection_has_the_sensitivity_of_its_scores(monkeypatch, adjacency, users):
-    told, exponential = [], module.exponential
+    told, exponential = [], mst.exponential
 
     def listening(scores, *, sensitivity, **settings):
         told.append(sensitivity)
         return exponential(scores, sensitivity=sensitivity, **settings)
 
-    monkeypatch.setattr(module, "exponential", listening)
+    monkeypatch.setattr(mst, "exponential", listening)
     facts = PublicFacts(SCHEMA, 500, 0, adjacency, users)
     private = iw.PrivateTable(frame_of(chain(500)), SCHEMA)
     ledger = iw.Ledger(1.0, 1e-6, adjacency=adjacency, noise=iw.SeededNoise(1))

@@ -1,29 +1,200 @@
-"""Choice of the representation of a distribution: a joint table or a junction tree, and the number of groups."""
+"""Shared base of AIM and MST: budget, scores of candidates, and a distribution estimated from noisy marginals."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from iwbayes.curator.generators.aim.estimation import Distribution, Joint, NoisyMarginal, Potentials
-from iwbayes.curator.generators.aim.tree import Structure, Tree, require_mbi
+from iwbayes.curator.generators.aim.estimation import NoisyMarginal, estimate
+from iwbayes.curator.generators.aim.tree import Columns, Distribution, Joint, Potentials, Structure, Tree, require_mbi
+from iwbayes.curator.generators.ledger_fit import LedgerFit
 from iwbayes.curator.generators.tables.bins import ColumnBins, is_numeric
-from iwbayes.curator.generators.tables.coding import useful_cells
-from iwbayes.curator.privacy.accounting import gaussian_multiplier
+from iwbayes.curator.generators.tables.coding import RowCodes, coded_rows, useful_cells
+from iwbayes.curator.generators.tables.counts import Codes, NoisyCounts, count_event, count_moves, split_budget
+from iwbayes.curator.generators.tables.network import FittedNetwork
+from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier, largest_scale
+from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.mechanisms import Budget
 from iwbayes.curator.protocols import PublicFacts
+from iwbayes.release.statement import Event
+from iwbayes.tables import PrivateTable
+from iwbayes.utils.arrays import Array
 
+#: Shares of the budget (of the squared privacy parameter mu) for single columns, at least, and for all selections.
+COLUMNS_SHARE, SELECTION_SHARE = 0.15, 0.1
 #: Largest number of cells and of columns of a joint table. Larger distributions use a junction tree.
 JOINT_CELLS, JOINT_COLUMNS = 100_000, 32
 #: Largest number of groups of bins of a numeric column.
 MOST_GROUPS = 32
 #: Required ratio of a cell's mean count to its mean absolute noise, for bins of single columns and for tables.
 BINS_THETA, THETA = 1.5, 8.0
+#: Scores are clipped to this absolute value, so that they fit in 64-bit integers. Real tables do not reach it.
+_LARGEST_SCORE = 2**60
 #: Weight of the shrinkage towards the uniform distribution, in rows, divided by mu and the square root of the rows.
 _PRIOR_PULL = 2.0
+
+
+class Shares(NamedTuple):
+    """Budget of all single columns, of one selection (an epsilon), and of one release of ``n_tables`` tables."""
+
+    columns: Budget
+    selection: float
+    tables: Budget
+    n_selections: int
+    n_tables: int
+
+    @classmethod
+    def of(cls, epsilon: float, delta: float, columns_share: float, n_selections: int, n_tables: int) -> Shares:
+        """Split a budget, before it is scaled to its joint cost. Without selections, the columns get all of it."""
+        if n_selections == 0:
+            (columns,) = split_budget(epsilon, delta, (1.0,))
+            return cls(columns, 0.0, columns, 0, 1)
+        tables_share = (1 - columns_share - SELECTION_SHARE) / (n_selections // n_tables)
+        columns, tables = split_budget(epsilon, delta, (columns_share, tables_share))
+        selection = SELECTION_SHARE * epsilon / n_selections
+        if delta > 0:
+            # mu**2/2 of all selections together: a pure epsilon is at most epsilon**2/2-zCDP
+            selection = math.sqrt(SELECTION_SHARE / n_selections) / gaussian_multiplier(epsilon, delta)
+        return cls(columns, selection, tables, n_selections, n_tables)
+
+
+class Candidates(NamedTuple):
+    """Sets of columns that may be measured, with their weights in the score (docs/methods.md#aim)."""
+
+    columns: tuple[Columns, ...]
+    weights: tuple[int, ...]
+
+    def within(self, sizes: Sequence[int], most_cells: float) -> Candidates:
+        """Return the candidates with at most ``most_cells`` cells, and all single columns."""
+        cells = [math.prod(sizes[index] for index in columns) for columns in self.columns]
+        kept = [i for i, columns in enumerate(self.columns) if len(columns) == 1 or cells[i] <= most_cells]
+        return Candidates(tuple(self.columns[i] for i in kept), tuple(self.weights[i] for i in kept))
+
+    def sensitivity(self, facts: PublicFacts) -> int:
+        """Return the largest change of a score between neighbouring tables."""
+        return max(self.weights) * count_moves(facts) * facts.rows_per_user
+
+    def score(self, index: int, counts: Codes, expected: Array, noise: float, error: float = 0.0) -> int:
+        """Return the integer score w (|c - t|_1 - noise * cells - error) of a candidate, as `sensitivity` bounds it.
+
+        c are the private counts and t the rounded, public ``expected`` ones; ``noise`` is the mean absolute noise of a
+        cell, and ``error`` the expected absolute error of ``expected``, if that is estimated from drawn rows.
+        """
+        public = np.rint(expected.ravel()).astype(np.int64)
+        found = self.weights[index] * (int(np.abs(counts - public).sum()) - round(noise * len(counts) + error))
+        return max(-_LARGEST_SCORE, min(found, _LARGEST_SCORE))
+
+
+class MarginalModel(LedgerFit[FittedNetwork]):
+    """Base of generators that fit a log-linear distribution to noisy marginals, which they select."""
+
+    pure = True  # not a ClassVar, because the protocol `Generator` declares an instance attribute
+    #: A delta above 0 gives better results, because Gaussian noise on many counts is smaller.
+    prefers_delta: ClassVar[bool] = True
+    reads_blocks: ClassVar[bool] = True
+    #: Name of the generator in events and of its fitted networks.
+    _name: ClassVar[str]
+
+    max_bins: int
+
+    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
+        """Return the events that `fit` will charge. Raise ModuleNotFoundError if mbi is needed and not installed."""
+        shares = self._shares(facts, *check_budget(epsilon, delta))
+        # with users, the number of groups may grow once their rows are bounded
+        groups = MOST_GROUPS if facts.n_users is not None else most_groups(facts, shares)
+        bins = [ColumnBins.of(column, self.max_bins) for column in facts.schema]
+        if not is_joint(
+            [min(groups, b.n_present) + b.column.missing if is_numeric(b.column) else b.size for b in bins]
+        ):
+            require_mbi()
+        return self._events(shares, len(facts.schema))
+
+    @classmethod
+    def _events(cls, shares: Shares, n_columns: int) -> tuple[Event, ...]:
+        columns = count_event(f"{cls._name} columns", *shares.columns, n_columns)
+        if not shares.n_selections:
+            return (columns,)
+        selection = Event(f"{cls._name} selection", "exponential", shares.selection, count=shares.n_selections)
+        return (columns, selection, *cls._table_events(shares))
+
+    @classmethod
+    def _table_events(cls, shares: Shares) -> tuple[Event, ...]:
+        """Return the events of measuring the selected marginals."""
+        raise NotImplementedError
+
+    def _n_selections(self, facts: PublicFacts, epsilon: float, delta: float) -> int:
+        raise NotImplementedError
+
+    @classmethod
+    def _split(cls, epsilon: float, delta: float, n_selections: int) -> Shares:
+        raise NotImplementedError
+
+    def _shares(self, facts: PublicFacts, epsilon: float, delta: float) -> Shares:
+        """Split the budget. With delta above 0, the shares are scaled up so that their joint cost uses the budget."""
+        n = self._n_selections(facts, epsilon, delta)
+        scale = self._scale(len(facts.schema), n, epsilon, delta) if delta > 0 else 1.0
+        return self._split(scale * epsilon, delta, n)
+
+    @classmethod
+    @lru_cache(maxsize=256)
+    def _scale(cls, n_columns: int, n_selections: int, epsilon: float, delta: float) -> float:
+        """Return the largest factor of the budget for which all events together cost at most the budget."""
+        return largest_scale(
+            lambda t: cls._events(cls._split(t * epsilon, delta, n_selections), n_columns), epsilon, delta
+        )
+
+    def _learn(
+        self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
+    ) -> FittedNetwork:
+        shares, columns = self._shares(facts, epsilon, delta), range(len(facts.schema))
+        coded = coded_rows(
+            private, ledger, facts, shares.columns, label=f"{self._name} columns", columns=columns,
+            max_bins=self.max_bins, theta=BINS_THETA, n_groups=most_groups(facts, shares), keep=True,
+        )  # fmt: skip
+        sizes = tuple(g.size for g in coded.groups)
+        measured = [NoisyMarginal((c,), *found) for c, found in sorted(coded.measured.items())]
+        pull = _PRIOR_PULL * math.sqrt(facts.n_private) * mu_of(epsilon, delta)
+        estimated = Estimated(sizes, facts.n_private, pull, measured)
+        if shares.n_selections:
+            self._measure(coded.rows, estimated, ledger, facts, shares)
+        nodes, tables = estimated.current.network()
+        return FittedNetwork(self._name, facts.schema, coded.bins, coded.groups, nodes, tables, strata=True)
+
+    def _measure(
+        self, rows: RowCodes, estimated: Estimated, ledger: Ledger, facts: PublicFacts, shares: Shares
+    ) -> None:
+        """Select marginals, measure them, and add them to the estimate."""
+        raise NotImplementedError
+
+
+class Estimated:
+    """All noisy marginals of ``n`` rows so far, and the distribution that is estimated from them."""
+
+    def __init__(self, sizes: tuple[int, ...], n: int, prior_rows: float, measured: list[NoisyMarginal]) -> None:
+        self.sizes, self.measured = sizes, measured
+        self._n, self._prior_rows = n, prior_rows
+        self._potentials: Potentials | None = None
+        self.add([], [])
+
+    def add(self, columns: Sequence[Columns], noisy: Sequence[NoisyCounts]) -> None:
+        """Add noisy counts of sets of columns, and estimate the distribution from all marginals."""
+        for members, part in zip(columns, noisy, strict=True):
+            shape = [self.sizes[index] for index in members]
+            self.measured.append(NoisyMarginal(members, part.value.reshape(shape), np.full(shape, part.variance)))
+        self._potentials, self.current = estimate(
+            self.measured, self._n, self._distribution, self._potentials, prior_rows=self._prior_rows
+        )
+
+    @property
+    def _distribution(self) -> Callable[[Potentials], Distribution]:
+        """Function from potentials to a distribution: a joint table if it is small, else a junction tree."""
+        if is_joint(self.sizes):
+            return partial(Joint.of, sizes=self.sizes)
+        return partial(Tree.of, structure=Structure.of(self.sizes, [part.columns for part in self.measured]))
 
 
 def is_joint(sizes: Sequence[int]) -> bool:
@@ -31,34 +202,9 @@ def is_joint(sizes: Sequence[int]) -> bool:
     return math.prod(sizes) <= JOINT_CELLS and len(sizes) <= JOINT_COLUMNS
 
 
-def engine(sizes: Sequence[int], measured: Sequence[NoisyMarginal]) -> Callable[[Potentials], Distribution]:
-    """Return a function from potentials to a distribution: a joint table if it is small, else a junction tree."""
-    if is_joint(sizes):
-        return partial(Joint.of, sizes=sizes)
-    return partial(Tree.of, structure=Structure.of(sizes, [part.columns for part in measured]))
-
-
-def most_groups(facts: PublicFacts, n_tables: int, budget: Budget) -> int:
-    """Return the largest number of groups of a numeric column for which a table of two columns is useful.
-
-    ``n_tables`` tables share the budget.
-    """
-    return int(np.clip(math.sqrt(useful_cells(facts, n_tables, budget, THETA)), 2, MOST_GROUPS))
-
-
-def prior_rows(facts: PublicFacts, epsilon: float, delta: float) -> float:
-    """Return the weight of `estimate`'s shrinkage towards the uniform distribution, in rows."""
-    return _PRIOR_PULL * math.sqrt(facts.n_private) * mu_of(epsilon, delta)
-
-
-def check_engine(facts: PublicFacts, max_bins: int, n_groups: int) -> None:
-    """Raise ModuleNotFoundError if the columns may have too many cells for a joint table and mbi is not installed."""
-    # with users, the number of groups may grow once their rows are bounded
-    groups = MOST_GROUPS if facts.n_users is not None else n_groups
-    bins = [ColumnBins.of(column, max_bins) for column in facts.schema]
-    sizes = [min(groups, b.n_present) + b.column.missing if is_numeric(b.column) else b.size for b in bins]
-    if not is_joint(sizes):
-        require_mbi()
+def most_groups(facts: PublicFacts, shares: Shares) -> int:
+    """Return the largest number of groups of a numeric column for which a table of two columns is useful."""
+    return int(np.clip(math.sqrt(useful_cells(facts, shares.n_tables, shares.tables, THETA)), 2, MOST_GROUPS))
 
 
 def mu_of(epsilon: float, delta: float) -> float:

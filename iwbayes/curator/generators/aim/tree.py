@@ -1,14 +1,15 @@
-"""Log-linear distributions on a junction tree, for columns with too many cells for a joint table.
+"""Log-linear distributions: p(x) is proportional to the exponential of a sum of potentials.
 
-The package mbi (Private-PGM) makes the junction tree. Messages are passed in numpy, because mbi compiles every tree
-again: this takes seconds instead of a millisecond, and hundreds of compiled trees exhaust a process's memory maps.
+They are stored as a joint table or, with too many cells for that, as marginals on a junction tree. The package mbi
+(Private-PGM) makes the tree. Messages are passed in numpy, because mbi compiles every tree again: this takes seconds
+instead of a millisecond, and hundreds of compiled trees exhaust a process's memory maps.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -16,14 +17,59 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
-from iwbayes.curator.generators.aim.estimation import Columns, Potentials, conditional
 from iwbayes.curator.generators.tables.counts import Codes
 from iwbayes.curator.generators.tables.network import Node, count_table, draw_network
 from iwbayes.utils.arrays import Array
 from iwbayes.utils.optional import import_optional
 
+Columns = tuple[int, ...]
+#: Terms of the log probability of a row, by sets of columns in increasing order. Each array has one axis per column.
+Potentials = Mapping[Columns, Array]
+
 #: Number of drawn rows from which marginals across cliques are counted. Exact ones would take minutes.
 _DRAWN = 200_000
+
+
+@dataclass(frozen=True)
+class Joint:
+    """A distribution that is stored as a joint table."""
+
+    log_sum: float
+    table: Array
+
+    @classmethod
+    def of(cls, potentials: Potentials, sizes: Sequence[int]) -> Joint:
+        """Make the joint table of columns with these numbers of codes, from potentials."""
+        total = np.zeros((1,) * len(sizes))
+        # small potentials first, so that few sums run over all cells
+        for columns, potential in sorted(potentials.items(), key=lambda item: item[1].size):
+            total = total + potential.reshape([size if index in columns else 1 for index, size in enumerate(sizes)])
+        largest = float(np.max(total))
+        weights = np.exp(np.broadcast_to(total, sizes) - largest)
+        whole = float(weights.sum())
+        return cls(largest + math.log(whole), weights / whole)
+
+    def marginal(self, columns: Columns) -> Array:
+        """Return the probabilities of a set of columns (in increasing order), with one axis per column."""
+        return np.asarray(self.table.sum(axis=tuple(axis for axis in range(self.table.ndim) if axis not in columns)))
+
+    def error(self, columns: Columns, marginal: Array) -> float:
+        """Return 0, because the marginals are exact."""
+        return 0.0
+
+    def network(self) -> tuple[tuple[Node, ...], tuple[Array, ...]]:
+        """Return each column given all columns before it."""
+        nodes = tuple(Node(column, tuple(range(column))) for column in range(self.table.ndim))
+        return nodes, tuple(conditional(self.marginal(node.members)) for node in nodes)
+
+
+def conditional(table: Array) -> Array:
+    """Return conditional distributions of the last axis, shape (parent code, column code).
+
+    They are uniform for a parent code without probability.
+    """
+    flat = table.reshape(-1, table.shape[-1]) + np.finfo(float).tiny
+    return np.asarray(flat / flat.sum(axis=1, keepdims=True))
 
 
 @cache
@@ -48,35 +94,32 @@ class Structure:
     @classmethod
     def of(cls, sizes: Sequence[int], columns: Iterable[Columns]) -> Structure:
         """Make a junction tree whose cliques contain the given sets of columns, and every single column."""
-        domain = _domain(tuple(sizes))
-        wanted = sorted({_names(c) for c in columns} | {_names((index,)) for index in range(len(sizes))})
-        tree, _ = require_mbi().junction_tree.make_junction_tree(domain, wanted)
-        return cls(tuple(sizes), tuple(sorted(_columns(clique) for clique in tree.nodes)))
+        tree = _junction_tree(tuple(sizes), sorted({*columns, *((index,) for index in range(len(sizes)))}))
+        return cls(tuple(sizes), tuple(sorted(tree.nodes)))
 
     @cached_property
     def tree(self) -> Any:
         """The junction tree, a networkx graph of cliques."""
-        return require_mbi().junction_tree.make_junction_tree(_domain(self.sizes), [_names(c) for c in self.cliques])[0]
+        return _junction_tree(self.sizes, self.cliques)
 
     @cached_property
     def order(self) -> tuple[Columns, ...]:
         """Cliques in depth-first order. A clique shares columns with earlier cliques only through its parent."""
         import networkx
 
-        return tuple(_columns(clique) for clique in networkx.dfs_preorder_nodes(self.tree))
+        return tuple(networkx.dfs_preorder_nodes(self.tree))
 
     @cached_property
     def messages(self) -> tuple[tuple[Columns, Columns], ...]:
         """Pairs of sender and receiver, in an order in which every sender has received its messages before."""
-        order = require_mbi().junction_tree.message_passing_order(self.tree)
-        return tuple((_columns(sender), _columns(receiver)) for sender, receiver in order)
+        return tuple(require_mbi().junction_tree.message_passing_order(self.tree))
 
     @cached_property
     def roots(self) -> tuple[Columns, ...]:
         """One clique of each connected component of the tree."""
         import networkx
 
-        return tuple(_columns(next(iter(part))) for part in networkx.connected_components(self.tree))
+        return tuple(next(iter(part)) for part in networkx.connected_components(self.tree))
 
     @property
     def n_cells(self) -> int:
@@ -89,17 +132,9 @@ class Structure:
         return min(found, key=lambda clique: math.prod(self.sizes[index] for index in clique)) if found else None
 
 
-def _names(columns: Columns) -> tuple[str, ...]:
-    return tuple(f"{index:04d}" for index in columns)
-
-
-def _columns(names: Iterable[str]) -> Columns:
-    return tuple(sorted(int(name) for name in names))
-
-
-@cache
-def _domain(sizes: tuple[int, ...]) -> Any:
-    return require_mbi().Domain(_names(tuple(range(len(sizes)))), sizes)
+def _junction_tree(sizes: tuple[int, ...], cliques: Sequence[Columns]) -> Any:
+    domain = require_mbi().Domain(range(len(sizes)), sizes)
+    return require_mbi().junction_tree.make_junction_tree(domain, cliques)[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,3 +209,6 @@ def _beliefs(sums: dict[Columns, Array], structure: Structure) -> dict[Columns, 
         shape = [structure.sizes[index] if index in sender else 1 for index in receiver]
         received[receiver][sender] = np.asarray(logsumexp(belief, axis=others)).reshape(shape)
     return {clique: sum(received[clique].values(), start=sums[clique]) for clique in structure.cliques}
+
+
+Distribution = Joint | Tree

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from iwbayes.curator.generators.ledger_fit import LedgerFit, check_whole
 from iwbayes.curator.generators.tables.bins import is_numeric
-from iwbayes.curator.generators.tables.coding import coded_rows, useful_cells
-from iwbayes.curator.generators.tables.counting import RowCodes
+from iwbayes.curator.generators.tables.coding import RowCodes, coded_rows, useful_cells
 from iwbayes.curator.generators.tables.counts import (
     Codes,
     consistent_tables,
@@ -51,33 +51,23 @@ class _Shares(NamedTuple):
 class BayesNet(LedgerFit["FittedNetwork"]):
     """Bayesian network of noisy tables (PrivBayes), for numeric and categorical columns under a public schema.
 
-    Fitting has three steps:
-
-    1. Measure the distribution of each numeric column over equal-width bins. Each bound is a separate bin, because
-       zeros and clipped values often equal a bound. The noisy counts are smoothed, and neighbouring bins are grouped
-       to about equal mass. Smoothing and grouping are post-processing and cost nothing.
-    2. Build the network. The exponential mechanism selects the next column and its parents by the score R (see Notes).
-    3. Measure the table of each column and its parents, over the groups. All tables and bins are then adjusted to
-       agree on the distribution of every column, which costs nothing.
-
-    The fitted network draws a row column by column: first a group given the parents' groups, then a bin within the
-    group, then a uniform value within the bin.
+    It measures the distribution of each numeric column over bins, selects the parents of one column after another by
+    the exponential mechanism, and measures the table of each column with its parents. The fitted network draws a row
+    column by column. See docs/methods.md#bayesnet.
 
     Parameters
     ----------
     max_parents : int, default 2
         Largest number of parents of a column. 0 makes all columns independent.
     max_bins : int, default 128
-        Largest number of equal-width bins of a numeric column between its bounds, at least 2. It also limits the
-        groups of bins.
+        Largest number of equal-width bins of a numeric column between its bounds, and of groups of bins, at least 2.
     theta : float, default 2.0
-        Usefulness of a table. A table is considered if its mean count per cell is at least ``theta`` times the mean
-        absolute noise of a cell (Zhang et al., section 4.3, who use 4). It determines the number of bins (with three
-        quarters of its value), of groups and of parents.
-    bins_share : float, default 0.25
-        Share of epsilon for the distributions of the numeric columns (step 1).
-    structure_share : float, default 0.1
-        Share of epsilon for the selection of the network (step 2). The rest of epsilon measures the tables (step 3).
+        A table is useful if its mean count per cell is at least ``theta`` times the mean absolute noise of a cell
+        (Zhang et al., section 4.3, who use 4). It determines the numbers of bins (three quarters of it), groups, and
+        parents.
+    bins_share, structure_share : float, default 0.25 and 0.1
+        Shares of epsilon for the bins and the selections; the rest is for the tables. With ``delta`` above 0, bins and
+        tables are one Gaussian release, whose inverse noise variance the shares divide.
 
     Raises
     ------
@@ -86,9 +76,6 @@ class BayesNet(LedgerFit["FittedNetwork"]):
 
     Notes
     -----
-    Budget. With ``delta`` above 0, bins and tables together are one Gaussian release. The shares then divide its
-    inverse noise variance.
-
     Score. For a column X with parents P and N rows (public), R = |Pr[X,P] - Pr[X] Pr[P]|_1 / 2, in [0, 1]. Replacing
     one row changes each of the empirical distributions Pr[X,P], Pr[X] and Pr[P] by at most 2/N in L1. For products p q
     of distributions, |p'q' - p q|_1 <= |p'|_1 |q' - q|_1 + |p' - p|_1 |q|_1 <= 4/N. So R changes by at most
@@ -96,21 +83,14 @@ class BayesNet(LedgerFit["FittedNetwork"]):
     1.5/N, because the distributions then sum to at most one. The code uses the integer score
     sum |N c(x,p) - c(x) c(p)| = 2 N**2 R, with c the counts. Its sensitivities are 6N and 3N.
 
-    Tables. A row is counted in one cell of each table. Replacing it changes the counts of one table by 2 in L1, and of
-    d tables by sqrt(2d) in L2. Zeroing it changes them by 1 and sqrt(d). The noise is Laplace, or Gaussian if ``delta``
-    is above 0; Gaussian noise is smaller if there are many columns. Conditional distributions are posterior means
-    under a Dirichlet prior. The prior is worth as many rows as half a standard deviation of a cell's noise. A small
-    cell that the noise hides thus keeps some rows, and weights can raise them later.
-
     Users with up to tau rows. The number of rows is private and at most K = U tau, with U the number of users. With K
     instead of N the distributions sum to at most one and change by at most 2 tau/K. The integer scores
-    sum |K c(x,p) - c(x) c(p)| thus change by at most 6 K tau. Counts change by tau times the change for one row. The
-    numbers of bins, groups and table cells depend on the released, noisy number of rows.
+    sum |K c(x,p) - c(x) c(p)| thus change by at most 6 K tau. Counts change by tau times the change for one row.
 
     References
     ----------
-    Zhang, Cormode, Procopiuc, Srivastava & Xiao, PrivBayes: private data release via Bayesian networks, ACM
-    Transactions on Database Systems 42(4), 2017.
+    Zhang, Cormode, Procopiuc, Srivastava & Xiao, PrivBayes: private data release via Bayesian networks, ACM TODS 42(4),
+    2017.
 
     Examples
     --------
@@ -123,11 +103,9 @@ class BayesNet(LedgerFit["FittedNetwork"]):
     20
     """
 
-    #: It accepts delta 0. Not a ClassVar, because the protocol `Generator` declares an instance attribute.
-    pure = True
+    pure = True  # not a ClassVar, because the protocol `Generator` declares an instance attribute
     #: A delta above 0 gives better results, because Gaussian noise on many counts is smaller.
     prefers_delta: ClassVar[bool] = True
-    #: Private rows are read block by block, and read again for each count if they are not in memory.
     reads_blocks: ClassVar[bool] = True
 
     max_parents: int = 2
@@ -205,7 +183,10 @@ class BayesNet(LedgerFit["FittedNetwork"]):
             return [Node(column, ()) for column in range(len(sizes))]
         nodes, rest = [Node(0, ())], list(range(1, len(sizes)))
         known: dict[Node, int] = {}
-        factor = 3 * count_moves(facts) * facts.rows_per_user
+        sensitivity = 3 * count_moves(facts) * facts.rows_per_user * facts.most_rows
+        select = partial(
+            exponential, sensitivity=sensitivity, epsilon=epsilon, ledger=ledger, label="BayesNet structure"
+        )
         while rest:
             placed = [node.column for node in nodes]
             candidates = [
@@ -217,9 +198,7 @@ class BayesNet(LedgerFit["FittedNetwork"]):
             tables = rows.count([node.members for node in new])
             known.update(zip(new, structure_scores(tables, sizes, new, facts.most_rows), strict=True))
             scores = np.array([known[node] for node in candidates], dtype=np.int64)
-            settings: dict[str, Any] = {"epsilon": epsilon, "ledger": ledger, "label": "BayesNet structure"}
-            chosen = exponential(scores, sensitivity=factor * facts.most_rows, **settings)
-            nodes.append(candidates[chosen])
+            nodes.append(candidates[select(scores)])
             rest.remove(nodes[-1].column)
         return nodes
 
@@ -227,10 +206,9 @@ class BayesNet(LedgerFit["FittedNetwork"]):
 def parent_sets(
     placed: Sequence[int], sizes: Sequence[int], size: int, max_parents: int, cells: float
 ) -> list[tuple[int, ...]]:
-    """List the useful parent sets of a column with ``size`` codes, among the ``placed`` columns.
+    """List sets of ``placed`` parents for which the table of a column of ``size`` codes has at most ``cells`` cells.
 
-    A set is useful if its table has at most ``cells`` cells. Subsets of useful sets are left out, because R never
-    decreases when a parent is added (Zhang et al., algorithm 5). If no set is useful, the empty set is listed.
+    Subsets of such sets are left out, because R never decreases when a parent is added (Zhang et al., algorithm 5).
     """
     useful: list[tuple[int, ...]] = []
     for count in range(min(max_parents, len(placed)), 0, -1):
@@ -251,10 +229,7 @@ def check_rows(n: int) -> None:
 
 
 def structure_scores(tables: Iterable[Codes], sizes: Sequence[int], candidates: Sequence[Node], n: int) -> list[int]:
-    """Compute the integer scores 2 n**2 R of candidates from their tables. n is at least the number of rows.
-
-    See `BayesNet` for the sensitivity.
-    """
+    """Compute the integer scores 2 n**2 R of candidates (see `BayesNet`). n is at least the number of rows."""
     check_rows(n)
     scores = []
     for node, table in zip(candidates, tables, strict=True):
@@ -268,8 +243,7 @@ def conditional_table(noisy: Array, size: int, total: float, prior: float) -> Ar
     """Return conditional distributions, shape (parent code, column code), as posterior means under Dirichlet priors.
 
     The prior of each parent code is worth ``prior`` rows, above 0. Its mean is the column's marginal distribution with
-    one row added to each value. A small cell that the noise hides thus keeps some probability. A parent code without
-    rows gets the marginal distribution.
+    one row added to each value.
     """
     table = project_nonnegative(noisy, total).reshape(-1, size)
     own = (table.sum(axis=0) + 1) / (total + size)

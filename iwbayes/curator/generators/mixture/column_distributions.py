@@ -1,22 +1,22 @@
-"""Distributions of a column within a component: levels, truncated normal and Poisson, with atoms at the bounds.
+"""Distributions of a column within a component, with priors, and the layout of all their parameters in one vector.
 
-A family maps unconstrained parameters, shape (component, parameter), to a distribution over the column's public codes,
-and back-propagates gradients through this map. It also draws values and defines the prior. Families with the same
-`kind` share `distribution`, `prior` and `penalty`, and are computed together.
+A family (levels, truncated normal or Poisson, with atoms at the bounds) maps unconstrained parameters, shape
+(component, parameter), to a distribution over the column's public codes, and back-propagates gradients through this
+map. It also draws values and defines the prior. Families with the same `kind` are computed together.
 
 Parameters with values in an interval are on the logit scale. All priors are Dirichlet (or beta) distributions on the
-natural scale, except the priors of standard deviations. On the logit scale, with the Jacobian, the log density of a
+natural scale, except those of standard deviations. On the logit scale, with the Jacobian, the log density of a
 Dirichlet distribution is the sum of pseudo-counts times log shares.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -31,6 +31,8 @@ Pull = Callable[[Array], Array]
 
 #: Sum of the pseudo-counts of a component's levels: weak shrinkage towards the column's marginal distribution.
 LEVEL_COUNTS = 4.0
+#: Pseudo-count of each component's weight: the prior is uniform on the simplex.
+WEIGHT_COUNTS = 1.0
 #: Bound on the absolute value of logits. Larger logits change nothing and could overflow.
 LARGEST_LOGIT = 30.0
 #: Integer columns with at most this many values are treated as levels.
@@ -46,11 +48,13 @@ LARGEST_LOG_SD = 2.0
 
 
 def jitter(counts: Array, rng: np.random.Generator | None) -> Array:
-    """Draw gamma variables g with these means, or return the means without ``rng``.
-
-    The shares that maximise sum g log share then follow the Dirichlet distribution.
-    """
+    """Draw gamma variables g: maximisers of sum g log share are Dirichlet. Without ``rng``, return the means."""
     return counts if rng is None else np.maximum(rng.gamma(counts), 1e-12)
+
+
+def _shares(logits: Array) -> tuple[Array, Pull]:
+    shares = softmax(logits, axis=1)
+    return shares, lambda grad: shares * (grad - np.sum(shares * grad, axis=1, keepdims=True))
 
 
 def dirichlet_penalty(logits: Array, counts: Array) -> tuple[float, Array]:
@@ -82,11 +86,10 @@ class LevelFamily:
 
     def distribution(self, theta: Array) -> tuple[Array, Pull]:
         """Return the probabilities, shape (component, code), and their back-propagation."""
-        distribution = softmax(theta, axis=1)
-        return distribution, lambda grad: distribution * (grad - np.sum(distribution * grad, axis=1, keepdims=True))
+        return _shares(theta)
 
     def prior(self, center: Array, n_components: int, rng: np.random.Generator | None) -> Array:
-        """Return pseudo-counts of each code, shape (component, code), or one random draw of them; see `penalty`."""
+        """Return pseudo-counts of each code, shape (component, code), or with ``rng`` a random draw of them."""
         return jitter(np.tile(LEVEL_COUNTS * center, (n_components, 1)), rng)
 
     def penalty(self, theta: Array, prior: Array) -> tuple[float, Array]:
@@ -94,7 +97,7 @@ class LevelFamily:
         return dirichlet_penalty(theta, prior)
 
     def start(self, center: Array, n_components: int, rng: np.random.Generator) -> Array:
-        """Return starting values: logits of the column's marginal distribution plus random noise."""
+        """Return starting values: logits of the marginal distribution ``center`` plus random noise."""
         logits = np.log(center) + rng.normal(0.0, 1.0, (n_components, len(center)))
         return logits - logits.mean(axis=1, keepdims=True)
 
@@ -111,9 +114,8 @@ class LevelFamily:
 class _NumericFamily:
     """Shared part of numeric families. A cell follows the distribution, equals a bound (an atom), or is missing.
 
-    ``atoms`` says whether the lower and the upper bound are atoms, with separate probabilities. The first parameters
-    are the logits of these outcomes, in the order: distribution, lower bound, upper bound, missing. There are no such
-    logits if the distribution is the only outcome.
+    ``atoms`` says whether the lower and the upper bound are atoms. The first parameters are the logits of the outcomes,
+    in the order: distribution, lower bound, upper bound, missing; none if the distribution is the only outcome.
     """
 
     #: Number of parameters of the distribution: a location and, if there are two, the log of a standard deviation.
@@ -129,7 +131,6 @@ class _NumericFamily:
 
     @cached_property
     def edges(self) -> Array:
-        """Edges of the bins on the column's transformed scale."""
         assert self.bins.edges is not None  # noqa: S101 - numeric columns have edges
         return self.bins.edges
 
@@ -139,7 +140,6 @@ class _NumericFamily:
 
     @property
     def kind(self) -> tuple[str | int, ...]:
-        """Key of families that are computed together: the same distribution, outcomes and bins."""
         width = self.column.upper - self.column.lower if isinstance(self.column, _Whole) else 0
         return type(self).__name__, *self.atoms, self.column.missing, self.bins.n_present, width
 
@@ -159,7 +159,6 @@ class _NumericFamily:
 
     @property
     def n_outcomes(self) -> int:
-        """Number of logits of the outcomes."""
         return len(self._codes) + 1 if self._codes else 0
 
     def _present(self, theta: Array) -> tuple[Array, Pull]:
@@ -181,15 +180,13 @@ class _NumericFamily:
     @property
     def limits(self) -> Array:
         """Upper bound of each parameter. The log of a standard deviation is last."""
-        logits = np.full(self.n_parameters, LARGEST_LOGIT)
-        return np.append(logits[1:], LARGEST_LOG_SD) if self.n_own == 2 else logits
+        return np.repeat([LARGEST_LOGIT, LARGEST_LOG_SD], [self.n_outcomes + 1, self.n_own - 1])
 
     def distribution(self, theta: Array) -> tuple[Array, Pull]:
-        """Return the probabilities of the codes, with the shares of atoms and missing cells, and back-propagation."""
         present, pull_present = self._present(theta[:, self.n_outcomes :])
         if not self._codes:
             return present, pull_present
-        shares = softmax(theta[:, : self.n_outcomes], axis=1)
+        shares, pull_shares = _shares(theta[:, : self.n_outcomes])
         distribution = np.zeros((len(theta), self.bins.size))
         distribution[:, : self.bins.n_present] = shares[:, :1] * present
         distribution[:, self._codes] += shares[:, 1:]
@@ -197,31 +194,25 @@ class _NumericFamily:
         def pull(grad: Array) -> Array:
             of_present = grad[:, : self.bins.n_present]
             by_share = np.column_stack([np.sum(of_present * present, axis=1), grad[:, self._codes]])
-            by_logit = shares * (by_share - np.sum(shares * by_share, axis=1, keepdims=True))
-            return np.hstack([by_logit, pull_present(shares[:, :1] * of_present)])
+            return np.hstack([pull_shares(by_share), pull_present(shares[:, :1] * of_present)])
 
         return distribution, pull
 
     def _outcomes(self, center: Array) -> Array:
-        """Return the released shares of the outcomes."""
+        """Return the released shares of the outcomes; none if the distribution is the only one."""
         others = center[self._codes]
-        return np.append(max(1 - others.sum(), 1e-6), others)
+        return np.append(max(1 - others.sum(), 1e-6), others)[: self.n_outcomes]
 
     def prior(self, center: Array, n_components: int, rng: np.random.Generator | None) -> Array:
         """Return pseudo-counts of the outcomes and the location, and the prior mean of the log standard deviation."""
-        parts = [jitter(np.ones((n_components, 2)), rng)]
-        if self._codes:
-            parts.insert(0, jitter(np.tile(LEVEL_COUNTS * self._outcomes(center), (n_components, 1)), rng))
-        if self.n_own == 2:
-            away = np.zeros((n_components, 1)) if rng is None else rng.normal(0.0, LOG_SD_SD, (n_components, 1))
-            parts.append(LOG_SD_MEAN + away)
-        return np.hstack(parts)
+        location = jitter(np.ones((n_components, 2)), rng)
+        outcomes = jitter(np.tile(LEVEL_COUNTS * self._outcomes(center), (n_components, 1)), rng)
+        shape = n_components, self.n_own - 1
+        away = np.zeros(shape) if rng is None else rng.normal(0.0, LOG_SD_SD, shape)
+        return np.hstack([outcomes, location, LOG_SD_MEAN + away])
 
     def penalty(self, theta: Array, prior: Array) -> tuple[float, Array]:
-        """Return minus the log prior density, up to a constant, and its gradient.
-
-        The outcomes have a Dirichlet prior, the location a beta prior, and the log standard deviation a normal prior.
-        """
+        # the outcomes have a Dirichlet prior, the location a beta prior, and the log standard deviation a normal prior
         n, grad, total = self.n_outcomes, np.empty_like(theta), 0.0
         if n:
             total, grad[:, :n] = dirichlet_penalty(theta[:, :n], prior[:, :n])
@@ -238,15 +229,11 @@ class _NumericFamily:
         edges = self._unit_edges
         bins = draw_codes(center[None, : self.bins.n_present], np.zeros(n_components, dtype=np.int64), rng)
         location = edges[bins] + (edges[bins + 1] - edges[bins]) * rng.random(n_components)
-        parts = [logit(np.clip(location, 0.01, 0.99))[:, None]]
-        if self._codes:
-            parts.insert(0, np.tile(np.log(self._outcomes(center)), (n_components, 1)))
-        if self.n_own == 2:
-            parts.append(np.full((n_components, 1), math.log(0.1)))
-        return np.hstack(parts)
+        outcomes = np.tile(np.log(self._outcomes(center)), (n_components, 1))
+        log_sd = np.full((n_components, self.n_own - 1), math.log(0.1))
+        return np.hstack([outcomes, logit(np.clip(location, 0.01, 0.99))[:, None], log_sd])
 
     def draw(self, theta: Array, component: Codes, rng: np.random.Generator) -> pd.Series:
-        """Draw one value per row, given each row's component."""
         numbers = self._numbers(theta[:, self.n_outcomes :], component, rng)
         if self._codes:
             outcome = draw_codes(softmax(theta[:, : self.n_outcomes], axis=1), component, rng)
@@ -255,21 +242,18 @@ class _NumericFamily:
         return self.column.conform(pd.Series(numbers, name=self.column.name))
 
     def natural(self, theta: Array) -> dict[str, Array]:
-        """Return the parameters of the distribution, and the shares of atoms and missing cells if there are any."""
-        found = self._own(theta[..., self.n_outcomes :])
-        if not self._codes:
-            return found
-        shares = softmax(theta[..., : self.n_outcomes], axis=-1)
-        return found | {name: shares[..., index] for index, (_, _, name) in enumerate(self._others, start=1)}
+        logits, own = np.split(theta, [self.n_outcomes], axis=-1)
+        names = [name for _, _, name in self._others]
+        shares = {name: softmax(logits, axis=-1)[..., index] for index, name in enumerate(names, start=1)}
+        return self._own(own) | shares
 
 
 @dataclass(frozen=True)
 class NormalFamily(_NumericFamily):
     """Normal distribution truncated to the bounds, on the column's transformed scale. Integers are rounded.
 
-    The parameters are the logit of the mode (uniform prior) and log(sd - `LEAST_SD`) (normal prior). Mode and standard
-    deviation are in units of the width of the bounds. The mode is within the bounds, so that the normalising constant
-    is never close to zero.
+    The parameters are the logit of the mode (uniform prior) and log(sd - `LEAST_SD`) (normal prior), in units of the
+    width of the bounds. The mode is within the bounds, so that the normalising constant is never close to zero.
     """
 
     n_own: ClassVar[int] = 2
@@ -310,10 +294,7 @@ class NormalFamily(_NumericFamily):
 
 @dataclass(frozen=True)
 class PoissonFamily(_NumericFamily):
-    """Truncated Poisson distribution of the value above the lower bound.
-
-    The parameter is the logit of the rate divided by the range (uniform prior).
-    """
+    """Truncated Poisson distribution of the value above the lower bound; its parameter is the logit of rate/range."""
 
     n_own: ClassVar[int] = 1
 
@@ -354,10 +335,7 @@ def normal_parameters(theta: Array) -> tuple[Array, Array]:
 
 
 def interval_mass(z: Array) -> Array:
-    """Return the standard normal probability between neighbouring points, shape (..., point - 1).
-
-    It is accurate in both tails.
-    """
+    """Return the standard normal probability between neighbouring points, accurate in both tails."""
     tail = ndtr(-np.abs(z))
     # at most one interval contains the mode
     across = (z[..., :-1] < 0) & (z[..., 1:] > 0)
@@ -386,3 +364,88 @@ def family_of(bins: ColumnBins, integers: str, atoms: tuple[bool, bool] = (False
         if integers == "poisson" and width <= POISSON_RANGE:
             return PoissonFamily(bins, atoms)
     return NormalFamily(bins, atoms)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Order of the parameters in one vector: logits of the components' weights, then one stack per kind of column."""
+
+    families: tuple[ColumnFamily, ...]
+    n_components: int
+
+    @cached_property
+    def stacks(self) -> list[tuple[ColumnFamily, list[int]]]:
+        """Family of the first column of each kind, and the indices of all columns of this kind."""
+        indices: dict[tuple[str | int, ...], list[int]] = {}
+        for index, family in enumerate(self.families):
+            indices.setdefault(family.kind, []).append(index)
+        return [(self.families[columns[0]], columns) for columns in indices.values()]
+
+    @cached_property
+    def size(self) -> int:
+        """Number of parameters."""
+        return self.n_components * (1 + sum(family.n_parameters for family in self.families))
+
+    def split(self, vector: Array) -> tuple[Array, list[Array]]:
+        """Return the logits of the weights, and each stack's parameters, shape (..., column, component, parameter)."""
+        sizes = [len(columns) * self.n_components * family.n_parameters for family, columns in self.stacks]
+        ends = np.cumsum([self.n_components, *sizes[:-1]])
+        first, *rest = np.split(vector, ends, axis=-1)
+        return first, [
+            part.reshape(*vector.shape[:-1], len(columns), self.n_components, -1)
+            for part, (_, columns) in zip(rest, self.stacks, strict=True)
+        ]
+
+    def by_column(self, stacks: Sequence[Array]) -> list[Array]:
+        """Return the part of each column, shape (..., component, anything), from the stacks."""
+        found = {
+            index: stack[..., within, :, :]
+            for stack, (_, columns) in zip(stacks, self.stacks, strict=True)
+            for within, index in enumerate(columns)
+        }
+        return [found[index] for index in range(len(self.families))]
+
+    def stacked(self, parts: Sequence[Array]) -> list[Array]:
+        """Invert `by_column`, for parts of shape (component, anything)."""
+        return [np.stack([parts[index] for index in columns]) for _, columns in self.stacks]
+
+    def join(self, weights: Array, stacks: Sequence[Array]) -> Array:
+        """Invert `split`."""
+        return np.concatenate([weights.ravel(), *(stack.ravel() for stack in stacks)])
+
+    def bounds(self) -> Array:
+        """Return lower and upper bounds of the parameters, shape (parameter, 2)."""
+        limits = [np.tile(family.limits, (len(columns), self.n_components, 1)) for family, columns in self.stacks]
+        upper = self.join(np.full(self.n_components, LARGEST_LOGIT), limits)
+        return np.column_stack([np.full(self.size, -LARGEST_LOGIT), upper])
+
+
+def as_rows(stack: Array) -> Array:
+    """Reshape a stack so that each component of each column is one row; the families treat rows separately."""
+    return stack.reshape(-1, stack.shape[-1])
+
+
+class Prior(NamedTuple):
+    """Pseudo-counts of the weights, and the prior quantities of each stack (see `ColumnFamily.prior`)."""
+
+    weights: Array
+    stacks: list[Array]
+
+    @classmethod
+    def of(cls, layout: Layout, centers: Sequence[Array], rng: np.random.Generator | None = None) -> Prior:
+        """Build the prior or, with ``rng``, a randomised one whose maximiser is a draw from the prior."""
+        weights = jitter(np.full(layout.n_components, WEIGHT_COUNTS), rng)
+        parts = [f.prior(c, layout.n_components, rng) for f, c in zip(layout.families, centers, strict=True)]
+        return cls(weights, layout.stacked(parts))
+
+    def penalty(self, layout: Layout, vector: Array) -> tuple[float, Array]:
+        """Return minus the log prior density, up to a constant, and its gradient."""
+        logits, stacks = layout.split(vector)
+        logs = log_softmax(logits)
+        total = -float(self.weights @ logs)
+        grads = []
+        for (family, _), stack, own in zip(layout.stacks, stacks, self.stacks, strict=True):
+            value, grad = family.penalty(as_rows(stack), as_rows(own))
+            total += value
+            grads.append(grad)
+        return total, layout.join(self.weights.sum() * np.exp(logs) - self.weights, grads)

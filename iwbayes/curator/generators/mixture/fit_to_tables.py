@@ -15,8 +15,7 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import softmax
 
-from iwbayes.curator.generators.mixture.column_distributions import Pull
-from iwbayes.curator.generators.mixture.layout import Layout, Prior, as_rows
+from iwbayes.curator.generators.mixture.column_distributions import Layout, Prior, Pull, as_rows
 from iwbayes.curator.generators.mixture.noisy_tables import Grouping, MeasuredCounts, Tables
 from iwbayes.curator.generators.tables.bins import draw_codes
 from iwbayes.curator.privacy.mechanisms import Noisy
@@ -36,9 +35,8 @@ DEPENDENCE = 0.5
 class Objective:
     """Minus the log posterior density of a mixture, given noisy tables of n rows.
 
-    The count of a cell has the mean of the mixture and a known variance: that of sampling n rows plus that of the
-    noise. Sampling errors of overlapping tables are treated as independent here. `posterior_draws` does not rely on
-    this.
+    The count of a cell has a known variance: that of sampling n rows plus that of the noise. Sampling errors of
+    overlapping tables are treated as independent here. `posterior_draws` does not rely on this.
     """
 
     layout: Layout
@@ -121,8 +119,7 @@ class Targets(NamedTuple):
     ) -> Targets:
         """Return the released counts. If ``simulated`` counts are given, add a random draw of the counts' errors.
 
-        The sampling variance follows from the expected ``shares``. It is at least 1, which limits the weight of nearly
-        empty cells.
+        The sampling variance follows from the expected ``shares``, plus 1 to limit the weight of nearly empty cells.
         """
         grouping, n = objective.grouping, objective.n
         indices = grouping.indices
@@ -176,13 +173,12 @@ def posterior_draws(
     starts: int,
     advance: Callable[[], None] = lambda: None,
 ) -> Array:
-    """Draw parameters, shape (draw, parameter), that reflect the prior, the sampling of N rows and the noise.
+    """Draw parameters, shape (draw, parameter), by randomised maximum a posteriori.
 
-    The method is randomised maximum a posteriori. Each draw refits the counts after three random changes. The first is
-    the sampling error of N rows, simulated from the best fit and counted in all tables, so that overlaps are accounted
-    for. The second is fresh noise from the released distribution. The third is a random draw of the prior quantities.
-    In a linear Gaussian model with the full covariance, such draws follow the posterior exactly (Bardsley et al., SIAM
-    J. Sci. Comput. 2014). Without data they follow the prior.
+    Each draw refits the counts after three random changes: the sampling error of N rows, simulated from the best fit
+    and counted in all tables, so that overlaps are accounted for; fresh noise from the released distribution; and a
+    random draw of the prior quantities. In a linear Gaussian model with the full covariance, such draws follow the
+    posterior exactly (Bardsley et al., SIAM J. Sci. Comput. 2014). Without data they follow the prior.
     """
     with one_blas_thread():
         best = best_fit(objective, measured, rng, starts=starts)

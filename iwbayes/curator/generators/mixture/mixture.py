@@ -1,7 +1,6 @@
 """Mixture: a mixture of products fitted under differential privacy, with posterior draws (Jälkö et al. 2019).
 
-The default method, "moments", is here. The published one, "variational", is in `iwbayes.paper.variational`. The closed
-registry of `iwbayes.curator.settings` gives it, and it is loaded only if the settings name it.
+The published method, "variational", is loaded from `iwbayes.paper.variational` only if the settings name it.
 """
 
 from __future__ import annotations
@@ -13,10 +12,9 @@ import numpy as np
 import pandas as pd
 from scipy.special import softmax
 
-from iwbayes.curator.generators.ledger_fit import LedgerFit, check_positive, check_sample_size, check_whole
-from iwbayes.curator.generators.mixture.column_distributions import family_of
+from iwbayes.curator.generators.ledger_fit import LedgerFit, check_positive, check_whole
+from iwbayes.curator.generators.mixture.column_distributions import Layout, family_of
 from iwbayes.curator.generators.mixture.fit_to_tables import Objective, posterior_draws
-from iwbayes.curator.generators.mixture.layout import Layout
 from iwbayes.curator.generators.mixture.noisy_tables import TableBudgets, gathers_at_bounds, release
 from iwbayes.curator.generators.tables.bins import ColumnBins, draw_codes
 from iwbayes.curator.privacy.accounting import check_budget
@@ -29,7 +27,6 @@ from iwbayes.schema import Schema
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.utils import checks
 from iwbayes.utils.arrays import Array
-from iwbayes.utils.checks import is_whole
 from iwbayes.utils.digest import digest
 
 INTEGER_DISTRIBUTIONS = ("normal", "poisson")
@@ -43,42 +40,34 @@ class Mixture(LedgerFit["FittedMixture"]):
     """Bayesian mixture of products of simple distributions.
 
     A row belongs to component k with probability w_k. Given k, its columns are independent. A real column has a normal
-    distribution truncated to the bounds, on its transformed scale. Levels have any distribution. Integers have a
-    rounded normal or a Poisson distribution. A column with missing cells also has a probability of being missing. The
-    priors are public and weak.
+    distribution truncated to the bounds, on its transformed scale, and integers a rounded normal or a Poisson
+    distribution. Levels and missing cells have any distribution. The priors are public and weak.
 
     Parameters
     ----------
     n_components : int or None, default None
-        Number of components. None uses 10, or 20 for tables of at least 10,000 rows. Components that are not needed
-        get small weights.
+        Number of components. None uses 10, or 20 for tables of at least 10,000 rows. Unneeded ones get small weights.
     n_draws : int, default 20
         Number of posterior draws to keep. Each draw can make one synthetic table.
     method : {"moments", "variational"}, default "moments"
-        "moments" releases noisy tables of all columns and of all pairs of columns, and fits the mixture to them (see
-        Notes). "variational" is the paper's variational inference by private gradient steps. It needs torch and a
-        delta above 0.
+        "moments" fits the mixture to noisy tables of all columns and of all pairs of columns . "variational"
+        is the paper's inference by private gradient steps. It needs torch and a delta above 0.
     max_bins : int, default 64
-        Largest number of bins of a numeric column between its bounds, at least 2. Only for "moments".
+        "moments": largest number of bins of a numeric column between its bounds, at least 2.
     columns_share : float, default 0.3
-        Share of epsilon, in (0, 1), for the tables of single columns. Pairs of columns get the rest. Only for
-        "moments".
+        "moments": share of epsilon, in (0, 1), for the tables of single columns. Pairs of columns get the rest.
     integers : {"normal", "poisson"}, default "normal"
-        Distribution of integer columns with more than 10 values (columns with fewer values are levels). "normal" is a
-        truncated normal distribution, rounded. "poisson" is the paper's choice: a Poisson distribution of the value
-        above the lower bound, truncated at the upper bound. Its standard deviation, the square root of its mean, is too
-        small for most columns: on the Adult data it doubles the error. Columns with a range above 1,000 always use the
-        normal distribution.
+        Distribution of integer columns with more than 10 values (columns with fewer values are levels): a truncated
+        normal, rounded, or the paper's choice, a Poisson distribution of the value above the lower bound, truncated at
+        the upper bound. Its standard deviation, the square root of its mean, is too small for most columns: on the
+        Adult data it doubles the error. Columns with a range above 1,000 always use the normal distribution.
     starts : int, default 2
-        Number of random starts of the search for the best fit. Only for "moments".
-    steps : int, default 1000
-        Number of private gradient steps, with 512 expected rows each. Only for "variational".
-    clip_norm : float, default 3.0
-        Bound on the L2 norm of a row's gradient. Only for "variational".
-    learning_rate : float, default 0.03
-        Learning rate of Adam. Only for "variational".
+        "moments": number of random starts of the search for the best fit.
+    steps, clip_norm, learning_rate : default 1000, 3.0 and 0.03
+        "variational": number of private gradient steps with 512 expected rows each, bound on the L2 norm of a row's
+        gradient, and learning rate of Adam.
     random_seed : int or None, default None
-        Seed of the starts and the draws, which are public. It never seeds privacy noise. None uses fresh entropy.
+        Seed of the starts and the draws, which are public. It never seeds privacy noise.
     progressbar : bool, default True
         Show a progress bar if standard error is a terminal.
 
@@ -91,30 +80,15 @@ class Mixture(LedgerFit["FittedMixture"]):
 
     Notes
     -----
-    Tables. First the tables of all single columns are measured together, over equal-width bins. Each bound is a
-    separate bin. A bound with a clear spike becomes an atom, with a separate probability in each component. Then the
-    tables of all pairs are measured together, over groups of bins with about equal released mass. The number of groups
-    is chosen so that a cell's mean count exceeds its noise. Pairs are not measured if even two groups per column are
-    too many; the columns are then about independent.
-
-    Sensitivity. A row is counted in one cell of each table. Replacing it changes the counts of T tables by 2T in L1 and
-    by sqrt(2T) in L2. Zeroing it changes them by T and sqrt(T). Users with up to tau rows change them by tau times as
-    much. The noise is Laplace, or Gaussian if ``delta`` is above 0.
-
-    Posterior. Each count is normal, with N times the mixture's probability of its cell as mean. Its variance is that of
-    sampling plus that of the released noise. Posterior draws are randomised maxima a posteriori. They account for the
-    sampling of the N rows, the noise and the prior (see `posterior_draws`). Dependence between three or more columns
-    follows only from the form of the mixture.
-
-    Variational inference. The paper's mean-field normal distribution does not account for the noise of the gradient
-    steps, so its draws vary too little. It also needs far more rows for the same accuracy (``benchmarks/mixture.py``).
-    It is included for comparison.
+    Each bound of a numeric column is a separate bin. A bound with a clear spike becomes an atom, with a separate
+    probability in each component. Pairs are measured over groups of bins, so many that a cell's mean count exceeds its
+    noise, or not at all if even two groups per column are too many. Dependence between three or more columns follows
+    only from the form of the mixture. See docs/methods.md#mixture and `posterior_draws`.
 
     References
     ----------
     Jälkö, Lagerspetz, Haukka, Tarkoma, Honkela & Kaski, Privacy-preserving data sharing via probabilistic modeling,
-    Patterns 2(7), 2021, arXiv:1912.04439 (the model, private variational inference, and synthetic tables as draws from
-    the posterior predictive distribution).
+    Patterns 2(7), 2021, arXiv:1912.04439.
 
     Examples
     --------
@@ -206,16 +180,9 @@ class Mixture(LedgerFit["FittedMixture"]):
 
 @dataclass(frozen=True, eq=False)
 class FittedMixture:
-    """Posterior draws of a mixture of products. It is public: it keeps nothing private.
+    """Posterior draws of the unconstrained parameters of a mixture of products, shape (draw, parameter). It is public.
 
-    Parameters
-    ----------
-    schema : Schema
-        Schema of the drawn rows.
-    layout : Layout
-        Distributions of the columns, and the positions of their parameters in a draw.
-    draws : ndarray, shape (draw, parameter)
-        Posterior draws of the unconstrained parameters.
+    ``layout`` has the distributions of the columns, and the positions of their parameters in a draw.
     """
 
     schema: Schema
@@ -236,34 +203,14 @@ class FittedMixture:
     def parameters(self) -> dict[str, dict[str, Array]]:
         """Parameters of each column's distribution by name, each (draw, component) or (draw, component, level).
 
-        Modes and standard deviations of truncated normal distributions are those before truncation, on the column's
-        transformed scale.
+        Those of normal distributions are before truncation, on the column's transformed scale.
         """
         blocks = self.layout.by_column(self.layout.split(self.draws)[1])
         return {f.bins.column.name: f.natural(block) for f, block in zip(self.layout.families, blocks, strict=True)}
 
     def sample(self, n: int, *, random_seed: int | np.random.Generator | None = None) -> SyntheticTable:
-        """Draw synthetic rows, all from one posterior draw that is chosen at random.
-
-        Parameters
-        ----------
-        n : int
-            Number of rows, at least 1.
-        random_seed : int or numpy.random.Generator, optional
-            Seed of the choice of a posterior draw and of the sampling. Sampling costs no privacy. None (the default)
-            uses fresh entropy.
-
-        Returns
-        -------
-        SyntheticTable
-            The n rows, under the schema of the mixture.
-
-        Raises
-        ------
-        ValueError
-            If n is not an integer of at least 1.
-        """
-        n, rng = check_sample_size(n), np.random.default_rng(random_seed)
+        """Draw n >= 1 synthetic rows, all from one posterior draw that is chosen at random. This costs no privacy."""
+        n, rng = checks.whole("n", n), np.random.default_rng(random_seed)
         return self._table(n, int(rng.integers(self.n_draws)), rng)
 
     def sample_tables(
@@ -272,29 +219,11 @@ class FittedMixture:
         """Draw m synthetic tables of n rows, each from a different posterior draw.
 
         Analyse each table and combine the results by the rules of Raghunathan, Reiter & Rubin (2003). The combined
-        result accounts for the sampling of the private rows and for the privacy noise.
-
-        Parameters
-        ----------
-        n : int
-            Number of rows of each table, at least 1.
-        m : int
-            Number of tables, from 1 to the number of posterior draws.
-        random_seed : int or numpy.random.Generator, optional
-            Seed of the choice of posterior draws and of the sampling. None (the default) uses fresh entropy.
-
-        Returns
-        -------
-        list of SyntheticTable
-            The m tables.
-
-        Raises
-        ------
-        ValueError
-            If n is below 1, or if m is not between 1 and the number of posterior draws.
+        result accounts for the sampling of the private rows and for the privacy noise. ValueError if n is below 1, or
+        if m is not between 1 and the number of posterior draws.
         """
-        n, rng = check_sample_size(n), np.random.default_rng(random_seed)
-        if not is_whole(m) or not 1 <= m <= self.n_draws:
+        n, rng = checks.whole("n", n), np.random.default_rng(random_seed)
+        if not checks.is_whole(m) or not 1 <= m <= self.n_draws:
             raise ValueError(
                 f"m must be a whole number from 1 to {self.n_draws}, the number of posterior draws; got {m!r}. "
                 f"Fit the Mixture with a larger n_draws to get more tables."

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from iwbayes.curator.generators.tables.bins import CLEARLY, Codes, ColumnBins, Groups, is_numeric
-from iwbayes.curator.generators.tables.counts import mean_noise, noisy_counts, project_nonnegative
+from iwbayes.curator.generators.tables.coding import RowCodes
+from iwbayes.curator.generators.tables.counts import mean_noise, noisy_counts, project_nonnegative, split_budget
+from iwbayes.curator.generators.tables.network import count_table
 from iwbayes.curator.privacy.accounting import noise_event
 from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.curator.privacy.mechanisms import Budget, Noisy, gaussian_parts
+from iwbayes.curator.privacy.mechanisms import Budget, Noisy
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.release.statement import Event
 from iwbayes.tables import PrivateTable
@@ -82,18 +82,15 @@ class Grouping:
     def count_pairs(self, codes: Codes) -> Codes:
         """Return exact counts of all pairs of columns over their groups, with the tables concatenated."""
         grouped = np.column_stack([groups[codes[:, index]] for index, groups in enumerate(self.of)])
-        tables = [np.zeros(0, dtype=np.int64)]
-        for first, second in combinations(range(len(self.sizes)), 2):
-            flat = grouped[:, first] * self.sizes[second] + grouped[:, second]
-            tables.append(np.bincount(flat, minlength=self.sizes[first] * self.sizes[second]))
-        return np.concatenate(tables)
+        tables = [count_table(grouped, self.sizes, pair) for pair in combinations(range(len(self.sizes)), 2)]
+        return np.concatenate([np.zeros(0, dtype=np.int64), *tables])
 
     def count_columns(self, codes: Codes) -> Codes:
         """Return exact counts of all columns, concatenated."""
         return np.bincount((codes + self.code_starts[:-1]).ravel(), minlength=self.code_starts[-1])
 
     def tables(self, columns: NDArray[Any], pairs: NDArray[Any]) -> Tables:
-        """Arrange counts as `Tables`. The matrix is zero in the diagonal blocks of single columns."""
+        """Arrange counts as `Tables`; the diagonal blocks of single columns are zero."""
         matrix = np.zeros((self.starts[-1], self.starts[-1]))
         matrix[self.indices] = pairs
         return Tables(np.asarray(columns, dtype=np.float64), matrix + matrix.T)
@@ -110,91 +107,58 @@ class MeasuredCounts(NamedTuple):
     centers: tuple[Array, ...]
 
 
-@dataclass(frozen=True)
-class CountBudget:
-    """Budget of several tables of the same rows, measured together. The noise is Laplace if delta is 0."""
-
-    label: str
-    n_tables: int
-    epsilon: float
-    delta: float
-
-    def mean_noise(self, facts: PublicFacts) -> float:
-        """Return the mean absolute noise of a cell."""
-        return mean_noise(facts, self.n_tables, self.epsilon, self.delta)
-
-    def measure(self, counts: Codes, ledger: Ledger, facts: PublicFacts) -> Noisy:
-        """Charge the ledger, then return noisy counts of all tables and the distribution of their noise."""
-        return noisy_counts(counts, self.n_tables, ledger, self.label, facts, epsilon=self.epsilon, delta=self.delta)
-
-
 class TableBudgets(NamedTuple):
-    """Budgets of the tables of columns and of pairs; None if pairs are not measured."""
+    """Budgets of the tables of all columns together, and of all pairs; None if pairs are not measured."""
 
-    columns: CountBudget
-    pairs: CountBudget | None
+    columns: Budget
+    pairs: Budget | None
 
     def events(self) -> tuple[Event, ...]:
         """Return the events of all tables."""
-        return tuple(noise_event(b.label, b.epsilon, b.delta) for b in self if b is not None)
+        columns = noise_event("Mixture columns", *self.columns)
+        return (columns,) if self.pairs is None else (columns, noise_event("Mixture pairs", *self.pairs))
 
     @classmethod
     def of(cls, facts: PublicFacts, epsilon: float, delta: float, columns_share: float) -> TableBudgets:
         """Split the budget by public quantities. Pairs get nothing if even two groups per column are too noisy."""
         n = len(facts.schema)
-        alone = cls(CountBudget("Mixture columns", n, epsilon, delta), None)
-        if n == 1:
-            return alone
-        # pure budgets add up; two Gaussian mechanisms compose more tightly
-        shares = (columns_share, 1 - columns_share)
-        parts = gaussian_parts(epsilon, delta, shares) if delta > 0 else [Budget(s * epsilon, 0.0) for s in shares]
-        pairs = CountBudget("Mixture pairs", n * (n - 1) // 2, *parts[1])
-        if facts.n_private / 4 < LEAST_SIGNAL * pairs.mean_noise(facts):
-            return alone
-        return cls(CountBudget("Mixture columns", n, *parts[0]), pairs)
+        if n > 1:
+            columns, pairs = split_budget(epsilon, delta, (columns_share, 1 - columns_share))
+            if facts.n_private / 4 >= LEAST_SIGNAL * mean_noise(facts, math.comb(n, 2), *pairs):
+                return cls(columns, pairs)
+        return cls(Budget(epsilon, delta), None)
 
 
 def release(
     private: PrivateTable, ledger: Ledger, facts: PublicFacts, budgets: TableBudgets, max_bins: int
 ) -> tuple[tuple[ColumnBins, ...], Grouping, MeasuredCounts]:
     """Measure the tables of all columns, group their codes by released mass, and then measure the tables of pairs."""
-    useful = facts.n_private / (BIN_SIGNAL * budgets.columns.mean_noise(facts))
+    n_columns, n_pairs = len(facts.schema), math.comb(len(facts.schema), 2)
+    useful = facts.n_private / (BIN_SIGNAL * mean_noise(facts, n_columns, *budgets.columns))
     n_bins = int(np.clip(useful, min(LEAST_BINS, max_bins), max_bins))
     bins = tuple(ColumnBins.of(column, n_bins) for column in facts.schema)
-    single = Grouping(tuple(np.arange(b.size) for b in bins))
-    columns = budgets.columns.measure(private.sum_blocks(partial(_columns, bins, single)), ledger, facts)
-    centers = positive_distributions(np.split(columns.value, single.code_starts[1:-1]), facts.n_private)
+    rows = RowCodes(private, bins, keep=private.in_memory)
+    counts = np.concatenate(list(rows.count([(index,) for index in range(n_columns)])))
+    columns = noisy_counts(counts, n_columns, ledger, "Mixture columns", facts, **budgets.columns._asdict())
+    own = np.split(columns.value, np.cumsum([b.size for b in bins])[:-1])
+    # positive distributions close to the noisy counts: the closest non-negative counts plus one half each
+    centers = [project_nonnegative(part, facts.n_private) + 0.5 for part in own]
+    centers = [part / part.sum() for part in centers]
     n_groups = MAX_GROUPS
     if budgets.pairs is not None:
-        useful = facts.n_private / (CELL_SIGNAL * budgets.pairs.mean_noise(facts))
+        useful = facts.n_private / (CELL_SIGNAL * mean_noise(facts, n_pairs, *budgets.pairs))
         n_groups = int(np.clip(math.sqrt(useful), 2, MAX_GROUPS))
     grouping = Grouping(tuple(group_codes(b, c, n_groups) for b, c in zip(bins, centers, strict=True)))
     pairs = None
     if budgets.pairs is not None:
-        pairs = budgets.pairs.measure(private.sum_blocks(partial(_pairs, bins, grouping)), ledger, facts)
-    return bins, grouping, MeasuredCounts(columns, pairs, centers)
-
-
-def _codes(bins: Sequence[ColumnBins], block: pd.DataFrame) -> Codes:
-    """Return codes of a block of canonical rows, shape (row, column)."""
-    return np.column_stack([b.codes(block[b.column.name]) for b in bins]).astype(np.int64)
-
-
-def _columns(bins: Sequence[ColumnBins], grouping: Grouping, block: pd.DataFrame) -> Codes:
-    """Count the rows of a block in the tables of all columns."""
-    return grouping.count_columns(_codes(bins, block))
-
-
-def _pairs(bins: Sequence[ColumnBins], grouping: Grouping, block: pd.DataFrame) -> Codes:
-    """Count the rows of a block in the tables of all pairs."""
-    return grouping.count_pairs(_codes(bins, block))
+        rows.group([Groups(of, np.ones(len(of))) for of in grouping.of])
+        counts = np.concatenate(list(rows.count(list(combinations(range(n_columns), 2)))))
+        pairs = noisy_counts(counts, n_pairs, ledger, "Mixture pairs", facts, **budgets.pairs._asdict())
+    return bins, grouping, MeasuredCounts(columns, pairs, tuple(centers))
 
 
 def group_codes(bins: ColumnBins, distribution: Array, n_groups: int) -> Codes:
-    """Group the codes of a column for tables of pairs: bins to about equal mass, or the rarest levels to one group.
-
-    The code for missing cells stays a separate group.
-    """
+    """Group the codes of a column: bins to about equal mass, or the rarest levels. Missing cells stay separate."""
     if bins.n_present <= n_groups:
         return np.arange(bins.size)
     if is_numeric(bins.column):
@@ -207,23 +171,16 @@ def group_codes(bins: ColumnBins, distribution: Array, n_groups: int) -> Codes:
 
 
 def gathers_at_bounds(bins: ColumnBins, counts: Array, variance: float) -> tuple[bool, bool]:
-    """Return whether a numeric column has a spike at its lower and at its upper bound, by released counts.
+    """Return whether released counts of a numeric column show spikes at its lower and at its upper bound.
 
-    At a spike, the density is more than twice that of the neighbouring bin, and the excess is more than `CLEARLY`
-    standard deviations of noise and sampling.
+    There the density is more than twice the neighbouring bin's, with an excess of more than `CLEARLY` standard
+    deviations of noise and sampling.
     """
     if bins.edges is None or bins.n_present < 3:
         return False, False
-    widths, found = np.diff(bins.edges), []
-    for bound, neighbour in ((0, 1), (bins.n_present - 1, bins.n_present - 2)):
-        share = widths[bound] / widths[neighbour]
+    found = []
+    for bound, neighbour, share in bins.bounds():
         usual = share * max(counts[neighbour], 0.0)
         sd = math.sqrt(variance * (1 + share**2) + max(counts[bound], 0.0) + share * usual)
         found.append(bool(counts[bound] > 2 * usual and counts[bound] - usual > CLEARLY * sd))
     return found[0], found[1]
-
-
-def positive_distributions(noisy: Sequence[Array], total: float) -> tuple[Array, ...]:
-    """Return positive distributions close to noisy counts: the closest non-negative counts plus one half each."""
-    counts = [project_nonnegative(part, total) + 0.5 for part in noisy]
-    return tuple(part / part.sum() for part in counts)

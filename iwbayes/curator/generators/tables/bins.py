@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,9 +22,8 @@ CLEARLY = 3.0
 class ColumnBins:
     """Codes of one column: levels, integers or equal-width bins, and a last code for missing cells.
 
-    Each bound of a numeric column is a separate bin, because many values often equal a bound. The bound of a real
-    column is a bin of width zero. ``edges`` are on the column's transformed scale, or None for levels. Bins are
-    right-open, except the last one, which is closed.
+    Each bound of a numeric column is a separate bin, of width zero if the column is real. ``edges`` are on the column's
+    transformed scale, or None for levels. Bins are right-open, except the last one, which is closed.
     """
 
     column: Column
@@ -48,7 +48,7 @@ class ColumnBins:
 
     @property
     def n_present(self) -> int:
-        """Number of codes without the one for missing cells."""
+        """Number of codes, without the one for missing cells."""
         if self.edges is not None:
             return len(self.edges) - 1
         assert isinstance(self.column, _Levels)  # noqa: S101 - `of` sets edges to None only for levels
@@ -96,17 +96,20 @@ class ColumnBins:
             numbers = np.floor(numbers + 0.5)
         return self.column.conform(pd.Series(np.where(absent, np.nan, numbers), name=self.column.name))
 
-    def without_doubtful_bounds(self, noisy: NoisyCounts) -> Array:
-        """Return noisy counts, shape (bin,), with the counts of doubtful bounds replaced.
-
-        A bound gets the density of its neighbouring bin, unless its count is higher by `CLEARLY` standard deviations
-        of the noise. Without such a spike, the bound's separate bin would only add noise. Bins of single integers keep
-        their counts.
-        """
+    def bounds(self) -> Iterator[tuple[int, int, float]]:
+        """Yield each bound's bin, the neighbouring bin, and the ratio of their widths."""
         assert self.edges is not None  # noqa: S101 - numeric columns have edges
-        value, widths = noisy.value.copy(), np.diff(self.edges)
+        widths = np.diff(self.edges)
         for bound, neighbour in ((0, 1), (self.n_present - 1, self.n_present - 2)):
-            share = widths[bound] / widths[neighbour]
+            yield bound, neighbour, widths[bound] / widths[neighbour]
+
+    def without_doubtful_bounds(self, noisy: NoisyCounts) -> Array:
+        """Return noisy counts, shape (bin,), in which bounds without a clear spike get their neighbour's density.
+
+        A spike is higher than that by `CLEARLY` standard deviations of the noise. Single integers keep their counts.
+        """
+        value = noisy.value.copy()
+        for bound, neighbour, share in self.bounds():
             if share < 1 and value[bound] - share * value[neighbour] < CLEARLY * math.sqrt(noisy.variance):
                 value[bound] = share * value[neighbour]
         return value
@@ -125,11 +128,7 @@ class ColumnBins:
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups of neighbouring bins.
-
-    ``of`` is the group of each bin, shape (bin,), numbered from 0 without gaps. ``distribution`` is the share of each
-    bin within its group, shape (bin,).
-    """
+    """Groups of neighbouring bins: the group of each bin, numbered from 0 without gaps, and its share of the group."""
 
     of: Codes
     distribution: Array
@@ -137,7 +136,7 @@ class Groups:
     @property
     def size(self) -> int:
         """Number of groups."""
-        return int(self.of[-1]) + 1
+        return int(np.max(self.of)) + 1
 
     def sums(self, values: Array) -> Array:
         """Sum the values of the bins, shape (bin,), within each group; shape (group,)."""
@@ -172,9 +171,8 @@ def is_numeric(column: Column) -> bool:
 def draw_codes(distributions: Array, given: Codes, rng: np.random.Generator, *, strata: bool = False) -> Codes:
     """Draw one code per row, by inversion. Row i follows the distribution ``distributions[given[i]]``.
 
-    With ``strata``, the rows of one distribution use stratified uniform numbers: each row draws from a different part
-    of the unit interval. Counts of codes are then close to their expectations, and each row still follows its
-    distribution.
+    With ``strata``, the rows of one distribution draw from different parts of the unit interval. Counts of codes are
+    then close to their expectations, and each row still follows its distribution.
     """
     cumulative = np.cumsum(distributions, axis=1)
     cumulative /= cumulative[:, -1:]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from iwbayes.curator.privacy.accounting import gaussian_multiplier, noise_event
 from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.curator.privacy.mechanisms import Noisy, gaussian, laplace
+from iwbayes.curator.privacy.mechanisms import Budget, Noisy, gaussian, gaussian_parts, laplace
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.release.statement import Event
 from iwbayes.utils.arrays import Array
@@ -27,10 +27,7 @@ class NoisyCounts(NamedTuple):
 
 
 def count_moves(facts: PublicFacts) -> int:
-    """Return how many cells of one table change by one if one row changes.
-
-    A replaced row leaves one cell and enters another, so 2. A zeroed row leaves one cell, so 1.
-    """
+    """Return how many cells of one table change by one if one row is replaced (2) or zeroed (1)."""
     return 2 if facts.row_adjacency == "replace-one" else 1
 
 
@@ -39,6 +36,11 @@ def count_event(label: str, epsilon: float, delta: float, n_tables: int) -> Even
     if delta > 0:
         return noise_event(label, epsilon, delta)
     return Event(label, "laplace", epsilon / n_tables, count=n_tables)
+
+
+def split_budget(epsilon: float, delta: float, shares: Sequence[float]) -> list[Budget]:
+    """Split a budget: pure ones add up, and Gaussian mechanisms (with delta above 0) compose more tightly."""
+    return gaussian_parts(epsilon, delta, shares) if delta > 0 else [Budget(share * epsilon, 0.0) for share in shares]
 
 
 def noise_scale(facts: PublicFacts, n_tables: int, epsilon: float, delta: float) -> float:
@@ -57,11 +59,9 @@ def mean_noise(facts: PublicFacts, n_tables: int, epsilon: float, delta: float) 
 def noisy_counts(
     counts: Codes, n_tables: int, ledger: Ledger, label: str, facts: PublicFacts, *, epsilon: float, delta: float
 ) -> Noisy:
-    """Charge the ledger, then add one noise vector to the concatenated counts of ``n_tables`` tables.
+    """Charge the ledger, then add one noise vector to the concatenated counts of ``n_tables`` tables of the same rows.
 
-    All tables count the same rows. A replaced row leaves one cell of each table and enters another; a zeroed row only
-    leaves one. The sensitivity is that of all tables together: in L2 for Gaussian noise, in L1 for Laplace noise. It is
-    multiplied by the rows per user.
+    The sensitivity is that of all tables together: in L2 for Gaussian noise, in L1 for Laplace noise.
     """
     settings: dict[str, Any] = {"epsilon": epsilon, "ledger": ledger, "label": label, "grid": 1.0}
     rows, moved = facts.rows_per_user, count_moves(facts) * n_tables
@@ -73,10 +73,9 @@ def noisy_counts(
 def measure_counts(
     counts: Sequence[Codes], ledger: Ledger, label: str, facts: PublicFacts, *, epsilon: float, delta: float
 ) -> list[NoisyCounts]:
-    """Release noisy counts of several tables of the same rows. The charge is that of `count_event`.
+    """Release noisy counts of several tables of the same rows, charged as `count_event`, with one budget together.
 
-    ``epsilon`` and ``delta`` are the budget of all tables together. With delta 0, each table gets Laplace noise at
-    epsilon/n_tables. With delta above 0, one Gaussian mechanism releases all tables.
+    With delta 0, each table gets Laplace noise at epsilon/n_tables. Otherwise one Gaussian mechanism releases all.
     """
     n_tables = len(counts)
     variance = noise_scale(facts, n_tables, epsilon, delta) ** 2 * (1 if delta > 0 else 2)
@@ -111,8 +110,7 @@ def other_axes(table: Array, axis: int) -> tuple[int, ...]:
 def with_marginals(table: Array, marginals: Sequence[Array]) -> Array:
     """Return the closest table (in L2) with the given one-way marginals, which must have equal sums.
 
-    The difference to each marginal is spread evenly over the cells. The projections onto the marginals of two axes
-    commute, because they share only the total. One pass is therefore exact.
+    The projections onto the marginals of two axes commute, because they share only the total, so one pass is exact.
     """
     for axis, marginal in enumerate(marginals):
         others = other_axes(table, axis)
@@ -130,26 +128,10 @@ def consistent_tables(
 ) -> list[Array]:
     """Make all tables agree on their one-way marginals (after Hay et al., VLDB 2010; Qardaji et al., SIGMOD 2014).
 
-    First, the counts of each column are estimated: the inverse-variance weighted mean of its released counts and of
-    the marginals of all tables that contain it, projected to non-negative counts with the public total. Each table is
-    then replaced by the closest table with these marginals. Its cells may be negative.
-
-    Parameters
-    ----------
-    tables : sequence of NoisyCounts
-        Flat tables; the last column of a table varies fastest.
-    columns : sequence of tuple of int
-        Columns of each table.
-    sizes : sequence of int
-        Number of codes of each column.
-    measured : mapping of int to (ndarray, ndarray)
-        Released counts of single columns and their noise variances, both of shape (code,).
-    total : float
-        Public number of rows.
-
-    Returns
-    -------
-    list of ndarray, each of shape (cell,)
+    First, the counts of each column are estimated: the inverse-variance weighted mean of its released counts
+    (``measured``, with their noise variances) and of the marginals of all tables that contain it, projected to
+    non-negative counts with the public total. Each table, shape (cell,), is then replaced by the closest one with these
+    marginals. Its cells may be negative.
     """
     shaped = [part.value.reshape([sizes[c] for c in members]) for part, members in zip(tables, columns, strict=True)]
     estimates: dict[int, list[tuple[Array, Array | float]]] = {c: [found] for c, found in measured.items()}

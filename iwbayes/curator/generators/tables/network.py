@@ -10,11 +10,11 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from iwbayes.curator.generators.ledger_fit import check_sample_size
 from iwbayes.curator.generators.tables.bins import ColumnBins, Groups, draw_codes
 from iwbayes.curator.generators.tables.counts import Codes
 from iwbayes.schema import Schema
 from iwbayes.tables import SyntheticTable
+from iwbayes.utils import checks
 from iwbayes.utils.arrays import Array, row_blocks
 from iwbayes.utils.digest import digest
 
@@ -38,23 +38,9 @@ class Node(NamedTuple):
 class FittedNetwork:
     """A fitted network of noisy conditional tables. It is public: it keeps nothing private.
 
-    Parameters
-    ----------
-    name : str
-        Name of the generator, for example "BayesNet".
-    schema : Schema
-        Schema of the drawn rows.
-    bins : tuple of ColumnBins
-        Bins of each column.
-    groups : tuple of Groups
-        Groups of the bins of each column.
-    nodes : tuple of Node
-        The columns in the order of sampling, each with its parents.
-    tables : tuple of ndarray, shape (parent code, column code)
-        Conditional probabilities of each node; rows sum to one.
-    strata : bool, default False
-        Whether to draw rows by stratified sampling. Counts of the drawn rows are then closer to the network's
-        probabilities than counts of independent rows.
+    ``name`` is that of the generator. ``nodes`` are the columns in the order of sampling, each with its parents, and
+    ``tables`` their conditional probabilities, shape (parent code, column code); rows sum to one. With ``strata``, rows
+    are drawn by stratified sampling: their counts are closer to the probabilities than those of independent rows.
     """
 
     name: str
@@ -66,26 +52,8 @@ class FittedNetwork:
     strata: bool = False
 
     def sample(self, n: int, *, random_seed: int | np.random.Generator | None = None) -> SyntheticTable:
-        """Draw synthetic rows.
-
-        Parameters
-        ----------
-        n : int
-            Number of rows, at least 1.
-        random_seed : int or numpy.random.Generator, optional
-            Seed of the sampling. Sampling costs no privacy. None (the default) uses fresh entropy.
-
-        Returns
-        -------
-        SyntheticTable
-            The n rows, under the network's schema.
-
-        Raises
-        ------
-        ValueError
-            If n is not an integer of at least 1.
-        """
-        n, rng = check_sample_size(n), np.random.default_rng(random_seed)
+        """Draw n >= 1 synthetic rows. This costs no privacy. Without ``random_seed``, entropy is fresh."""
+        n, rng = checks.whole("n", n), np.random.default_rng(random_seed)
         sizes = [g.size for g in self.groups]
         codes = draw_network(self.nodes, self.tables, sizes, n, rng, strata=self.strata)
         columns = {
@@ -126,10 +94,7 @@ def draw_network(
 
 
 def flat_codes(codes: Codes, sizes: Sequence[int], columns: Sequence[int]) -> Codes:
-    """Combine the codes of several columns into one, shape (row,); the last column varies fastest.
-
-    Without columns, all codes are 0.
-    """
+    """Combine the codes of several columns, or none, into one, shape (row,); the last column varies fastest."""
     flat = np.zeros(len(codes), dtype=np.int64)
     for column in columns:
         flat = flat * sizes[column] + codes[:, column]
@@ -137,10 +102,7 @@ def flat_codes(codes: Codes, sizes: Sequence[int], columns: Sequence[int]) -> Co
 
 
 def count_table(codes: Codes, sizes: Sequence[int], columns: Sequence[int]) -> Codes:
-    """Count rows of codes, shape (row, column), in the cells of some columns, shape (cell,).
-
-    The last column varies fastest.
-    """
+    """Count rows of codes, shape (row, column), in the cells of some columns, shape (cell,), as in `flat_codes`."""
     total = np.zeros(math.prod(sizes[c] for c in columns), dtype=np.int64)
     # in parts, because eight-byte codes of all rows would need more memory than the stored small integers
     for part in row_blocks(len(codes), COUNTED_ROWS):

@@ -32,27 +32,11 @@ _RIDGE = 1e-9
 def smoothed_counts(noisy: Array, variance: float, widths: Array, total: float) -> Array:
     """Estimate the exact counts of neighbouring bins from noisy counts, by a smooth density.
 
-    If bins are finer than the noise allows, simple projection to non-negative counts spreads noise over empty bins,
-    and tails become several times too heavy. Smoothing avoids this.
+    If bins are finer than the noise allows, projection to non-negative counts spreads noise over empty bins, and tails
+    become several times too heavy. There are at least `LEAST_BINS` bins. ``variance`` is that of the noise of each
+    count, ``widths`` are positive, in any unit, and ``total`` is the approximate number of rows. The results are
+    non-negative; their sum may differ.
 
-    Parameters
-    ----------
-    noisy : ndarray, shape (bin,)
-        Noisy counts of at least `LEAST_BINS` bins.
-    variance : float
-        Variance of the noise of each count.
-    widths : ndarray, shape (bin,)
-        Positive widths of the bins, in any unit.
-    total : float
-        Approximate number of rows.
-
-    Returns
-    -------
-    ndarray, shape (bin,)
-        Non-negative counts. Their sum may differ from ``total``.
-
-    Notes
-    -----
     The log density f minimises sum_j (n_j - w_j exp f_j)**2 / (2 v_j) + penalty |D f|**2 / 2. Here n_j are the noisy
     counts, w_j the widths, D the third differences, and v_j the variance of noise and sampling together. The penalty
     maximises the marginal likelihood, by Laplace's method.
@@ -62,13 +46,10 @@ def smoothed_counts(noisy: Array, variance: float, widths: Array, total: float) 
     neighbours.
 
     The exact counts vary around m_j = w_j exp f_j with variance m_j. The result is their best linear estimate given
-    the noisy count, m_j + m_j/(m_j + variance) (n_j - m_j). It is close to the smooth count if the noise is large, and
-    close to the released count if the noise is small.
+    the noisy count, m_j + m_j/(m_j + variance) (n_j - m_j).
 
-    References
-    ----------
-    Good & Gaskins, Biometrika 1971 (penalty on the log density). Eilers & Marx, Statistical Science 1996 (difference
-    penalties).
+    Sources: Good & Gaskins, Biometrika 1971 (penalty on the log density); Eilers & Marx, Statistical Science 1996
+    (difference penalties).
     """
     widths = widths / widths.mean()
     special = _spikes(noisy, variance, widths)
