@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Self
 
 import numpy as np
 
@@ -13,8 +15,8 @@ from iwbayes.utils.arrays import Array
 class BoundedFeatures:
     """Base class of clipped features phi = z min(1, bound/|z|) of a row, with an indicator of clipped rows.
 
-    Privacy depends on the clipping only: for any z, the norm of phi is at most ``bound``. A subclass defines the vector
-    z of ``n_coordinates`` numbers.
+    Privacy depends on the clipping only: for any z, the norm of phi is at most ``bound``. A subclass is a dataclass
+    that defines the vector z of ``n_coordinates`` numbers.
 
     Attributes
     ----------
@@ -51,6 +53,10 @@ class BoundedFeatures:
         """Value of the flag coordinate of a clipped row."""
         return self.bound / 2
 
+    def with_bound(self, bound: float) -> Self:
+        """Return the same features with a different clip bound."""
+        return replace(self, bound=float(bound))  # type: ignore[type-var]
+
     def diameter(self, adjacency: str) -> float:
         """Return the largest change of one row's phi between adjacent tables, in the norm of ``order``.
 
@@ -63,20 +69,16 @@ class BoundedFeatures:
         return float(np.linalg.norm([reach[adjacency] * self.bound, extra], ord=self.order))
 
     def shrink(self, z: Array) -> tuple[Array, Array]:
-        """Return coordinates (..., k without the flag) with norms of at most ``bound``, and the original norms (...).
-
-        Each row of the result depends on the same row of z only.
-        """
+        """Return coordinates (..., k without the flag) with norms up to ``bound``, and the original norms (...)."""
         with np.errstate(over="ignore", invalid="ignore"):
             norm = np.linalg.norm(z, ord=self.order, axis=-1)
             clipped = norm > self.bound
             return z * np.where(clipped, self.bound / np.where(clipped, norm, 1.0), 1.0)[..., None], norm
 
     def clip(self, z: Array) -> Array:
-        """Return phi (row, k) of coordinates z (row, k without the flag).
+        """Return phi (row, k) of coordinates z (row, k without the flag), each row from the same row of z only.
 
-        A row that is not finite becomes zero and counts as clipped. Each row of the result depends on the same row of z
-        only.
+        A row that is not finite becomes zero and counts as clipped.
         """
         phi = np.empty((len(z), self.dim))
         phi[:, : z.shape[1]], norm = self.shrink(z)

@@ -64,9 +64,7 @@ class NoiseDistribution:
         return np.zeros(len(rows)) if self._order is None else self.scale * np.linalg.norm(rows, self._order, axis=1)
 
     def debias_factor(self, x: ArrayLike) -> Array:
-        """Return 1 / E exp(zeta.x) for each row of x (row, k), shape (row,).
-
-        A ValueError is raised if the expectation is infinite, or if x does not have k columns.
+        """Return 1 / E exp(zeta.x) for each row of x (row, k), shape (row,); a ValueError if that is infinite.
 
         Theory: docs/theory.md#the-debias-factor.
         """

@@ -6,7 +6,8 @@ The tilt measures the private mean of these features, so the privacy of the defa
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -29,12 +30,10 @@ LEAST_VARIANCE = 1e-10
 
 @dataclass(frozen=True)
 class FeatureMap(BoundedFeatures):
-    """Whitened and clipped polynomial features phi(x) of a row.
+    """Whitened and clipped polynomial features of a row: `BoundedFeatures` of z = (q(x) - center) @ whitener.
 
-    The features are phi(x) = z min(1, bound/|z|) with z = (q(x) - center) @ whitener. The raw terms q are the centred
-    encoded columns ("linear"); in addition the squares of numeric columns ("squares"); in addition all products of
-    features of different columns ("quadratic"); or an explicit set of products. The norm is Euclidean (``order=2``) or
-    the largest coordinate (``order=inf``).
+    The raw terms q are the centred encoded columns ("linear"); in addition the squares of numeric columns ("squares");
+    in addition all products of features of different columns ("quadratic"); or an explicit set of products.
 
     Parameters
     ----------
@@ -47,22 +46,13 @@ class FeatureMap(BoundedFeatures):
         Centre of the raw terms.
     whitener : ndarray, shape (raw, k)
         Map from centred raw terms to uncorrelated coordinates of variance one.
-    bound : float
-        Largest norm of z after clipping.
-    order : {2, inf}, default 2
-        Order of the norm.
-    flag : bool, default True
-        Whether there is an additional last coordinate, bound/2 for clipped rows and 0 for others. Its mean releases the
-        share of clipped rows.
+    bound, order, flag
+        See `BoundedFeatures`.
 
     Raises
     ------
     ValueError
         If the terms do not belong to the schema, shapes do not match, or a value is not finite.
-
-    Notes
-    -----
-    The clipping alone bounds the influence of a row: no sensitivity depends on the terms.
 
     Examples
     --------
@@ -108,9 +98,7 @@ class FeatureMap(BoundedFeatures):
     def reach(self) -> float:
         """Public upper bound of the norm of z over all rows that the schema allows.
 
-        Each coordinate of z is largest if every raw term is at an end of its range. The bound is the norm of these
-        largest coordinates. It is exact for ``order=inf`` without categories, and for linear terms of uncorrelated
-        columns.
+        It is the norm of the largest coordinates of z, each with every raw term at an end of its range.
         """
         low, high = raw_ranges(self.schema, self.terms)
         ends = np.stack([low - self.center, high - self.center])[:, :, None] * self.whitener
@@ -137,10 +125,6 @@ class FeatureMap(BoundedFeatures):
             scores = (row_product(raw - self.center, self.whitener) for _, raw in chunks)
             return np.concatenate([np.linalg.norm(z, ord=self.order, axis=1) for z in scores])
 
-    def with_bound(self, bound: float) -> FeatureMap:
-        """Return the same map with a different clip bound."""
-        return replace(self, bound=float(bound))
-
     @classmethod
     def whitened(
         cls,
@@ -153,10 +137,9 @@ class FeatureMap(BoundedFeatures):
     ) -> FeatureMap:
         """Make a map that whitens the raw terms by the mean and covariance of synthetic rows (public).
 
-        The bound is the 95 % quantile of the synthetic norms; change it with `with_bound`. Mean, covariance and
-        quantile are weighted by ``shares`` (row,), which are public, sum to one and are equal by default. With
-        ``most``, only the leading principal directions up to this number are kept, in order. A ValueError is raised if
-        every raw term is constant over the synthetic rows.
+        The bound is the 95 % quantile of the synthetic norms. All are weighted by ``shares`` (row,), which are public,
+        sum to one and are equal by default. With ``most``, only the leading principal directions up to this number are
+        kept, in order. A ValueError is raised if every raw term is constant over the synthetic rows.
         """
         schema = synthetic.schema
         shares = np.full(len(synthetic), 1 / len(synthetic)) if shares is None else shares
@@ -173,12 +156,11 @@ class FeatureMap(BoundedFeatures):
     def varies(synthetic: SyntheticTable, terms: Terms, shares: Array | None = None) -> bool:
         """Return whether any raw term varies over the synthetic rows, as `whitened` requires."""
         shares = np.full(len(synthetic), 1 / len(synthetic)) if shares is None else shares
-        n_raw = len(raw_terms(synthetic.schema, terms))
-        center, square = np.zeros(n_raw), np.zeros(n_raw)
+        center: Any = 0.0
+        square: Any = 0.0
         with one_blas_thread():
             for rows, raw in raw_chunks(synthetic.schema, terms, synthetic.frame):
-                center += shares[rows] @ raw
-                square += shares[rows] @ raw**2
+                center, square = center + shares[rows] @ raw, square + shares[rows] @ raw**2
         return bool((square - center**2 > LEAST_VARIANCE * square).any())
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -200,13 +182,18 @@ class FeatureMap(BoundedFeatures):
 def raw_moments(schema: Schema, terms: Terms, frame: pd.DataFrame, shares: Array) -> tuple[Array, Array]:
     """Return the weighted mean (raw,) and second moments (raw, raw) of the raw terms over rows in canonical form."""
     check_terms(schema, terms)
-    n_raw = len(raw_terms(schema, terms))
-    center, gram = np.zeros(n_raw), np.zeros((n_raw, n_raw))
     with one_blas_thread():
-        for rows, raw in raw_chunks(schema, terms, frame):
-            weighted = raw * shares[rows, None]
-            center += weighted.sum(axis=0)
-            gram += weighted.T @ raw
+        return moments(raw_chunks(schema, terms, frame), shares)
+
+
+def moments(blocks: Iterable[tuple[slice, Array]], shares: Array) -> tuple[Array, Array]:
+    """Return the weighted mean (raw,) and second moments (raw, raw) of terms that come in blocks (row, raw)."""
+    center: Any = 0.0
+    gram: Any = 0.0
+    for rows, raw in blocks:
+        weighted = raw * shares[rows, None]
+        center = center + weighted.sum(axis=0)
+        gram = gram + weighted.T @ raw
     return center, gram
 
 
@@ -214,8 +201,7 @@ def whitener_of(covariance: Array, squares: Array, *, cut: float = EIGENVALUE_CU
     """Return the map (raw, k) from centred terms to uncorrelated coordinates of variance one.
 
     ``squares`` (raw,) are the mean squares of the terms. Directions with less than ``cut`` of the largest variance are
-    dropped. With ``most``, only the leading directions up to this number are kept, in the order of their variances. A
-    ValueError is raised if no term varies.
+    dropped, and with ``most`` all but the leading ones. A ValueError is raised if no term varies.
     """
     # use units of standard deviations, because products of columns with wide bounds are small but not unimportant
     variance = np.diag(covariance)

@@ -143,16 +143,12 @@ class ScoreModel(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ScoreMap(BoundedFeatures):
-    """Whitened and clipped scores phi(x) of one or more models.
+    """Whitened and clipped scores of one or more models: `BoundedFeatures` of z = (s(x) - center) @ whitener.
 
-    z = (s(x) - center) @ whitener, where s concatenates the scores of all models. Clipping bounds the influence of a
-    row for any scores; see `BoundedFeatures`.
-
-    Clipping alone biases a score. At the mode, the mean of a score given the predictors is zero, but the mean of the
-    clipped score is not, so rows of a rare level would carry more information on their number than on their response.
-    If the response has few levels, the shift due to clipping is therefore subtracted before the row is clipped again
-    (Künsch, Stefanski & Carroll, JASA 1989). The shift uses the probabilities of the model at the public point, so it
-    is a function of the row alone.
+    s concatenates the scores of all models. Clipping alone biases a score: at the mode, its mean given the predictors
+    is zero, but that of the clipped score is not. If the response has few levels, this shift is therefore subtracted
+    before the row is clipped again (Künsch, Stefanski & Carroll, JASA 1989). It uses the probabilities of the model at
+    the public point, so it is a function of the row alone.
 
     Theory: docs/theory.md#in-stages.
 
@@ -164,24 +160,20 @@ class ScoreMap(BoundedFeatures):
         Centre of the scores.
     whitener : ndarray, shape (p, k)
         Map from centred scores to uncorrelated coordinates of variance one.
-    bound : float
-        Largest norm of z after clipping.
-    order : {2, inf}, default 2
-        Order of the norm.
-    flag : bool, default True
-        Whether there is an additional last coordinate for clipped rows; see `BoundedFeatures`.
-    back : ndarray, shape (k, p), optional
+    bound, order, flag
+        See `BoundedFeatures`.
+    back : ndarray, shape (k, p)
         Map from z to the centred raw scores, which `whitened` knows. An inverse of the whitener would be another map if
-        raw scores depend on each other, as the levels of a column do.
+        raw scores depend on each other, as the levels of a column do. Maps that do not measure need none.
     """
 
     scores: tuple[RowScores, ...]
-    center: Array  # (p,)
-    whitener: Array  # (p, k)
+    center: Array
+    whitener: Array
     bound: float
     order: float = 2
     flag: bool = True
-    back: Array | None = None  # (k, p)
+    back: Any = None
 
     def __post_init__(self) -> None:
         self._check_bound()
@@ -232,42 +224,31 @@ class ScoreMap(BoundedFeatures):
         phi[far, : self.n_coordinates] = self.clip(own)[:, : self.n_coordinates]
         return phi
 
-    def with_bound(self, bound: float) -> ScoreMap:
-        """Return the same map with a different clip bound."""
-        return replace(self, bound=float(bound))
-
     def of_rows(self, synthetic: SyntheticTable) -> RowFeatures:
         """Return the features of synthetic rows, as a release stores them."""
         return RowFeatures(synthetic.schema, self.transform(synthetic.frame), self.bound, self.flag, self.digest())
 
-    def _to_raw(self) -> Array:
-        """Return the map (k, p) from z to the centred raw scores."""
-        assert self.back is not None  # noqa: S101 - maps that are measured come from `whitened`
-        return self.back
-
     def without_products(self) -> Array:
         """Return orthonormal axes (k, r) of z along which raw scores vary that are no products of columns."""
-        last, back = self.scores[-1], self._to_raw()
-        kept = np.ones(back.shape[1], dtype=bool)
+        last, kept = self.scores[-1], np.ones(self.back.shape[1], dtype=bool)
         if isinstance(last, ColumnScores):
             kept[-len(last.terms) :] = [len(term) == 1 for term in last.terms]
-        scaled, _ = _unit_columns(back[:, kept])
+        scaled, _ = _unit_columns(self.back[:, kept])
         axes, sizes, _ = np.linalg.svd(scaled, full_matrices=False)
         return np.asarray(axes[:, sizes > _BACK * sizes[0]])
 
     def of_columns(self, schema: Schema) -> tuple[FeatureMap, Array] | None:
         """Return features of the columns, and U (k, r), by which their mean follows from the mean of z.
 
-        The raw values of `ColumnScores` are linear in z. The features are the combinations of them for which U has
-        orthonormal columns: independent noise of one variance in the mean of z remains independent noise of the same
-        variance in their mean. None if no columns are among the scores. They are never clipped, because they describe
-        numbers that are public already.
+        None if no columns are among the scores. The raw values of `ColumnScores` are linear in z, and the features are
+        the combinations of them for which U has orthonormal columns: independent noise of one variance stays so. They
+        are never clipped, because they describe numbers that are public already.
         """
         last = self.scores[-1]
         if not isinstance(last, ColumnScores):
             return None
         n_terms = len(last.terms)
-        back, units = _unit_columns(self._to_raw()[:, -n_terms:])  # (k, term)
+        back, units = _unit_columns(self.back[:, -n_terms:])  # (k, term)
         turned, sizes, axes = np.linalg.svd(back, full_matrices=False)
         kept = sizes > _BACK * sizes[0]
         whitener = (axes[kept].T / sizes[kept]) / units[:, None]
@@ -281,10 +262,9 @@ class ScoreMap(BoundedFeatures):
 
     @classmethod
     def whitened(cls, scores: Sequence[RowScores], synthetic: SyntheticTable, shares: Array) -> ScoreMap:
-        """Make a map that whitens the scores by the mean and covariance of synthetic rows.
+        """Make a map that whitens the scores by synthetic rows, with public weights ``shares`` (row,) of sum one.
 
-        ``shares`` (row,) are public weights of the rows that sum to one. The bound is the 95 % quantile of the weighted
-        norms. A ValueError is raised if there is no score, or no score varies.
+        The bound is the 95 % quantile of the weighted norms. A ValueError is raised if no score varies.
         """
         if not scores:
             raise ValueError("at least one score function is required; got none.")
@@ -314,29 +294,13 @@ class ScoreMap(BoundedFeatures):
 
 @dataclass(frozen=True, eq=False)
 class RowFeatures(BoundedFeatures):
-    """Features of the synthetic rows of one release, as numbers. A release file does not contain their function.
-
-    Parameters
-    ----------
-    schema : Schema
-        Schema of the rows.
-    values : ndarray, shape (row, k)
-        Clipped coordinates; with ``flag``, the last one is the indicator of clipped rows.
-    bound : float
-        Largest norm after clipping.
-    flag : bool
-        Whether there is an indicator of clipped rows.
-    function : str
-        Digest of the function that gave the features of the private rows.
-    order : {2}
-        Order of the norm.
-    """
+    """`BoundedFeatures` of the synthetic rows of one release, as numbers. Its file does not contain their function."""
 
     schema: Schema
-    values: Array
+    values: Array  # (row, k): clipped coordinates; with `flag`, the last one is the indicator of clipped rows
     bound: float
     flag: bool
-    function: str
+    function: str  # digest of the function that gave the features of the private rows
     order: float = 2
 
     def __post_init__(self) -> None:

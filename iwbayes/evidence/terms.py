@@ -102,8 +102,10 @@ def raw_ranges(schema: Schema, terms: Terms) -> tuple[Array, Array]:
 
     Different features are treated as independent of each other, which is exact for features of different columns.
     """
-    lows = [low for column in schema for low in _ends(column)[0]]
-    highs = [high for column in schema for high in _ends(column)[1]]
+    levels = [
+        rank > 0 or column.kind == "categorical" for column in schema for rank, _ in enumerate(column.feature_names)
+    ]
+    lows, highs = np.where(levels, 0.0, -0.5).tolist(), np.where(levels, 1.0, 0.5).tolist()
     ranges = []
     for term in raw_terms(schema, terms):
         low = high = 1.0
@@ -116,14 +118,6 @@ def raw_ranges(schema: Schema, terms: Terms) -> tuple[Array, Array]:
         ranges.append((low, high))
     low_ends, high_ends = np.array(ranges).T
     return low_ends, high_ends
-
-
-def _ends(column: Column) -> tuple[list[float], list[float]]:
-    """Return the smallest and largest values of each feature of a column."""
-    if column.kind == "categorical":  # its corners would be a square table
-        return [0.0] * len(column.feature_names), [1.0] * len(column.feature_names)
-    corners = column_corners(column)
-    return corners.min(axis=0).tolist(), corners.max(axis=0).tolist()
 
 
 def column_corners(column: Column) -> Array:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from formulaic import Formula
 from formulaic.parser.types import Term as FormulaTerm
 from numpy.typing import NDArray
 
-from iwbayes.evidence.formulas import formula_hints, read_formula
+from iwbayes.evidence.formulas import named_columns, no_such_columns, read_formula
 from iwbayes.models.design_spec import DesignSpec, Term, evaluate
 from iwbayes.models.families import Family, FamilyName, Response, default_family, get_family
 from iwbayes.schema import Schema
@@ -109,15 +107,14 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: Fami
     response, if a design column is not finite, or if no row is complete. Names that ArviZ does not allow are refused
     too: "chain", "draw", and names with a "/".
     """
-    parsed, lhs, family = _parse(formula, schema, family)
-    used = _named_columns(formula, [*parsed.lhs, *parsed.rhs], schema)
+    parsed = read_formula(formula, schema)
+    lhs, family = _named(parsed, schema, family)
+    exprs = [str(factor.expr) for term in parsed.rhs for factor in term.factors]
+    used = named_columns(formula, [lhs, *exprs], schema)
     unknown = {str(name) for name in parsed.required_variables} - set(schema.names) - {"np"}
     if unknown:
-        raise ValueError(
-            f"formula {formula!r} must use columns of the schema; got {sorted(unknown)}, it has {list(schema.names)}."
-            f"{formula_hints(formula, schema)}"
-        )
-    predictors = _named_columns(formula.partition("~")[2], parsed.rhs, schema)
+        raise no_such_columns(formula, sorted(unknown), schema)
+    predictors = named_columns(formula.partition("~")[2], exprs, schema)
     rows = np.flatnonzero(frame[used].notna().all(axis=1))
     if len(rows) == 0:
         raise ValueError(
@@ -182,17 +179,9 @@ def _warn(message: str) -> None:
     warnings.warn(message, IwbayesWarning, stacklevel=4)
 
 
-def _parse(formula: str, schema: Schema, asked: FamilyName | Family | None) -> tuple[Any, str, Family]:
-    """Parse the formula, and check that its response is one column, or any expression for the gaussian family."""
-    if not isinstance(formula, str):
-        raise TypeError(f"formula must be a string such as 'y ~ a + b'; got {type(formula).__name__}.")
-    parsed = read_formula(formula, schema)
-    terms = list(getattr(parsed, "lhs", None) or [])
-    if len(terms) != 1 or len(terms[0].factors) != 1:
-        raise ValueError(f"formula {formula!r} must have one response on the left of '~'. Write it as 'y ~ a + b'.")
-    if not isinstance(getattr(parsed, "rhs", None), Formula):
-        raise ValueError(f"formula {formula!r} must have one part on the right of '~'.{formula_hints(formula, schema)}")
-    lhs = str(terms[0].factors[0].expr)
+def _named(parsed: Any, schema: Schema, asked: FamilyName | Family | None) -> tuple[str, Family]:
+    """Return the response and the family. The response is one column, or any expression for the gaussian family."""
+    lhs = str(parsed.lhs[0].factors[0].expr)
     if asked is None:
         asked = default_family(schema[lhs]) if lhs in schema.names else "gaussian"
     family = get_family(asked)
@@ -205,16 +194,7 @@ def _parse(formula: str, schema: Schema, asked: FamilyName | Family | None) -> t
             f"the response of family {family.name!r} must be a column; got the expression {lhs!r}. "
             f"Use one of {list(schema.names)}, or family='gaussian'."
         )
-    return parsed, lhs, family
-
-
-def _named_columns(text: str, terms: Iterable[FormulaTerm], schema: Schema) -> list[str]:
-    """List the columns of the schema that terms use. `text` is the source text of these terms."""
-    # formulaic does not list the variables inside stateful transforms, such as a in poly(a, 2)
-    exprs = {str(factor.expr) for term in terms for factor in term.factors}
-    quoted = set(re.findall(r"`([^`]+)`", text))
-    words = {word for expr in exprs for word in re.findall(r"(?<![\w.'\"])[^\W\d]\w*(?!\w|\s*\()", expr)}
-    return [name for name in schema.names if name in exprs | quoted | words]
+    return lhs, family
 
 
 def ready_rows(frame: pd.DataFrame, schema: Schema, *, skip: str) -> pd.DataFrame:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from iwbayes.evidence.formulas import response_column
+from iwbayes.evidence.formulas import model_terms
 from iwbayes.evidence.scores import MOST_OUTCOMES, Outcomes
 from iwbayes.models.design import Design, OtherRows, build_design
 from iwbayes.models.families import FamilyName, check_column, default_family, get_family
@@ -98,7 +98,7 @@ class RegressionModel:
 
     def check(self, schema: Schema) -> None:
         """Raise if the formula is not made of polynomials of columns, or if the response does not match the family."""
-        column = response_column(self.formula, schema)
+        column = model_terms(self.formula, schema).column
         if self.family is None and isinstance(column, Integer):
             raise ValueError(
                 f"family must be given for the response {column.name!r}, because whole numbers may be counts or "

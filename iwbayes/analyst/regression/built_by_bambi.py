@@ -21,7 +21,7 @@ import xarray as xr
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.inference.nuts import SamplingSettings, WhitenedNuts
-from iwbayes.evidence.formulas import quoted
+from iwbayes.evidence.formulas import named_columns, quoted
 from iwbayes.models.design import ready_rows
 from iwbayes.models.families import check_column, default_family, get_family
 from iwbayes.models.priors import SCALE, SIGMA_DOF, column_scales, response_scale
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 #: A predictor whose mean is more than this many standard deviations from zero does not vary around zero.
 _FAR = 5.0
 
+_IN_BACKTICKS = re.compile(r"`[^`]*`")
 _BEYOND = re.compile(r"\||\boffset\(")
 # Bambi's binomial response ``p(successes, trials)``, under any of its three names
 _TRIALS = re.compile(r"^(?:p|prop|proportion)\((`[^`]+`|[\w.]+),(`[^`]+`|[\w.]+)\)$")
@@ -85,7 +86,7 @@ def is_beyond(formula: Any, family: Any) -> bool:
     """Return whether Bambi must build the regression because the fast path of `fit` does not cover it."""
     if not isinstance(formula, str):
         return False
-    bare = re.sub(r"`[^`]*`", "", formula)
+    bare = _IN_BACKTICKS.sub("", formula)
     return (
         (isinstance(family, str) and family in BUILT_FAMILIES)
         or bool(_BEYOND.search(bare))
@@ -174,7 +175,7 @@ def build(formula: str, release: Release, family: Any, priors: Any) -> tuple[pm.
     bambi = import_optional("bambi", f"the model {formula!r} needs")
     schema, frame = release.synthetic.schema, release.synthetic.frame
     response = formula.partition("~")[0].strip()
-    used = _columns(formula, schema)
+    used = named_columns(formula, [_IN_BACKTICKS.sub("", formula)], schema)
     own = _trials(formula) or (response.strip("`"),)
     unknown = [name for name in own if name not in schema.names]
     if "~" not in formula or unknown:
@@ -287,13 +288,6 @@ def _trials(formula: str) -> tuple[str, str] | None:
     """Return the columns of successes and trials of a binomial response, or None for other responses."""
     found = _TRIALS.match(re.sub(r"\s*([(),])\s*", r"\1", formula.partition("~")[0].strip()))
     return None if found is None else (found[1].strip("`"), found[2].strip("`"))
-
-
-def _columns(formula: str, schema: Schema) -> list[str]:
-    """List the columns that a formula names."""
-    words = set(re.findall(r"(?<![\w.])[^\W\d]\w*", re.sub(r"`[^`]*`", "", formula)))
-    words |= set(re.findall(r"`([^`]+)`", formula))
-    return [name for name in schema.names if name in words]
 
 
 def _ready_response(data: pd.DataFrame, own: tuple[str, ...], schema: Schema, family: str) -> pd.DataFrame:
