@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import warnings
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from formulaic.parser.types import Term as FormulaTerm
 from numpy.typing import NDArray
 
 from iwbayes.evidence.formulas import named_columns, no_such_columns, read_formula
-from iwbayes.models.design_spec import DesignSpec, Term, evaluate
+from iwbayes.models.design_spec import DesignSpec, Term, check_finite, evaluate
 from iwbayes.models.families import Family, FamilyName, Response, default_family, get_family
 from iwbayes.schema import Schema
 from iwbayes.utils.arrays import Array, BoolArray
@@ -65,9 +66,10 @@ class Design(DesignSpec):
             levels[self.name] = tuple(level for level in own if str(level) in self.levels)
         for name, kept in levels.items():
             known &= used[name].isin(kept).to_numpy()
+        column: Any
         for column in self.schema:
-            placeholder = levels[column.name][0] if column.name in levels else _any_cell(column)
-            used[column.name] = used[column.name].where(known, placeholder)
+            any_cell = column.levels[0] if column.kind in ("binary", "categorical") else column.lower
+            used[column.name] = used[column.name].where(known, levels.get(column.name, [any_cell])[0])
         for name, kept in self.predictor_levels.items():
             used[name] = used[name].cat.set_categories(list(kept))
         ready = _plain(used)
@@ -98,10 +100,9 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: Fami
     Formulas may call Python functions, because the analyst writes them. If `family` is None, the declared type of the
     response column decides (see `default_family`). An expression of columns as response is gaussian.
 
-    Levels use treatment coding with the first declared level as the reference. Levels that never occur, and columns
-    that are zero in all rows, get no coefficient, because their posterior would equal their prior. If the first level
-    does not occur, the first level that does occur is the reference. A warning reports these cases. It also reports
-    rows left out because of missing cells.
+    Levels use treatment coding with the first declared level that occurs as the reference. Levels that never occur, and
+    columns that are zero in all rows, get no coefficient, because their posterior would equal their prior. A warning
+    reports these cases, and rows left out because of missing cells.
 
     Raises ValueError if formulaic cannot read the formula or a column is unknown, if the family does not allow the
     response, if a design column is not finite, or if no row is complete. Names that ArviZ does not allow are refused
@@ -126,15 +127,10 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: Fami
             f"{len(frame) - len(rows)} of {len(frame)} rows have missing cells in "
             f"{[name for name in used if frame[name].isna().any()]}; these rows and their weights are left out."
         )
-    subset = ready_rows(frame.iloc[rows][used], schema, skip=lhs)
+    subset = ready_rows(frame.iloc[rows][used], skip=lhs)
     response, response_spec = _response(parsed, lhs, subset, schema, family)
     x, terms, spec, columns = _matrix(parsed, subset)
     _check_names(lhs, terms)
-    if len(x) != len(rows) or len(response.values) != len(rows):
-        raise ValueError(
-            f"formula {formula!r} must keep the number of rows; one of its functions changes it. Use a function that "
-            "returns one value per row."
-        )
     levels = {key: tuple(subset[key].cat.categories) for key in predictors if hasattr(subset[key], "cat")}
     return Design(
         formula=formula,
@@ -158,8 +154,8 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: Fami
 def other_rows(design: Design, frame: pd.DataFrame) -> Design:
     """Apply a design to different rows of the same schema, in canonical form.
 
-    Rows are left out if they have missing cells in the columns used, or levels without a coefficient. Raises ValueError
-    if no row is left, or if the formula cannot be evaluated on these rows.
+    Rows with missing cells or levels without a coefficient are left out. Raises ValueError if no row is left, or if the
+    formula cannot be evaluated on these rows.
     """
     with design.refusals():
         found = design.on(frame)
@@ -171,7 +167,7 @@ def other_rows(design: Design, frame: pd.DataFrame) -> Design:
         )
     x, response = found.x[rows], replace(design.response, values=found.y[rows])
     for name, values in zip((*design.columns, design.name), (*x.T, response.values), strict=True):
-        _check_finite(name, values[:, None])
+        check_finite(name, values)
     return replace(design, x=x, response=response, rows=rows, n_rows=len(frame))
 
 
@@ -197,26 +193,17 @@ def _named(parsed: Any, schema: Schema, asked: FamilyName | Family | None) -> tu
     return lhs, family
 
 
-def ready_rows(frame: pd.DataFrame, schema: Schema, *, skip: str) -> pd.DataFrame:
+def ready_rows(frame: pd.DataFrame, *, skip: str) -> pd.DataFrame:
     """Convert to plain numpy numbers, and drop the categories that do not occur, except in the column `skip`."""
-    ready = {}
-    for name in frame.columns:
-        values = frame[name].reset_index(drop=True)
-        if isinstance(values.dtype, pd.CategoricalDtype) and name != skip:
-            values = _occurring(values)
-        ready[name] = values
-    return _plain(pd.DataFrame(ready))
+    ready = frame.reset_index(drop=True)
+    levels = [name for name in ready if hasattr(ready[name], "cat") and name != skip]
+    return _plain(ready.assign(**{name: _occurring(ready[name]) for name in levels}))
 
 
 def _plain(frame: pd.DataFrame) -> pd.DataFrame:
     """Convert whole numbers to numpy; no cell is missing."""
     whole = [name for name in frame if pd.api.types.is_extension_array_dtype(frame[name].dtype)]
     return frame.astype({name: np.int64 for name in whole if not hasattr(frame[name], "cat")})
-
-
-def _any_cell(column: Any) -> Any:
-    """Return a valid cell of a column, as a placeholder in rows that are left out."""
-    return column.levels[0] if column.kind in ("binary", "categorical") else column.lower
 
 
 def _occurring(values: pd.Series) -> pd.Series:
@@ -239,7 +226,7 @@ def _response(parsed: Any, lhs: str, frame: pd.DataFrame, schema: Schema, family
     values = matrix.to_numpy(dtype=np.float64)
     if values.shape[1] != 1:
         raise ValueError(f"the response {lhs!r} must be one number per row; it has {values.shape[1]} columns.")
-    _check_finite(lhs, values)
+    check_finite(lhs, values)
     return Response(values[:, 0]), matrix.model_spec
 
 
@@ -253,12 +240,6 @@ def _occurring_levels(name: str, response: Response) -> Response:
     return Response(positions.astype(np.float64), tuple(response.levels[code] for code in codes))
 
 
-def _check_finite(name: str, values: Array) -> None:
-    if not np.isfinite(values).all():
-        count = int((~np.isfinite(values)).any(axis=1).sum())
-        raise ValueError(f"{name!r} must be finite; it is not finite in {count} rows. Change the transformation.")
-
-
 def _matrix(parsed: Any, frame: pd.DataFrame) -> tuple[Array, tuple[Term, ...], Any, tuple[str, ...]]:
     """Return the columns of the right-hand side that are not zero in all rows, with terms, specification and names."""
     matrix = evaluate(parsed.rhs, frame)
@@ -269,16 +250,16 @@ def _matrix(parsed: Any, frame: pd.DataFrame) -> tuple[Array, tuple[Term, ...], 
     for formula_term, columns in spec.term_slices.items():
         indices = np.arange(len(names))[columns]
         name = "Intercept" if str(formula_term) == "1" else str(formula_term)
-        _check_finite(name, values[:, indices])
+        check_finite(name, values[:, indices])
         labels = _labels(formula_term, [names[index] for index in indices], spec)
-        filled = [i for i, index in enumerate(indices) if values[:, index].any()]
-        if len(filled) < len(indices):
-            empty = [names[index] for i, index in enumerate(indices) if i not in filled]
+        filled = values[:, indices].any(axis=0)
+        if not filled.all():
+            empty = [names[index] for index in indices[~filled]]
             _warn(f"columns {empty} of the design matrix are zero in all rows, so they get no coefficient.")
-        if filled:
-            labels = None if labels is None else tuple(labels[i] for i in filled)
-            terms.append(Term(name, slice(len(kept), len(kept) + len(filled)), labels))
-            kept += [int(indices[i]) for i in filled]
+        if filled.any():
+            labels = None if labels is None else tuple(itertools.compress(labels, filled))
+            terms.append(Term(name, slice(len(kept), len(kept) + int(filled.sum())), labels))
+            kept += indices[filled].tolist()
     if not kept:
         raise ValueError("the formula must give at least one column of the design matrix. Add a term or an intercept.")
     x = np.ascontiguousarray(values[:, kept]) + 0.0

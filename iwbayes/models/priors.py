@@ -52,7 +52,7 @@ def prior_scales(design: Design, weights: Array) -> PriorScales:
     if design.family.auxiliary:
         response_mean, response_sd = response_scale(design.y, share)
     slopes = SCALE * response_sd / sd
-    index = _intercept(design)
+    index = design.intercept
     if index is None:
         return PriorScales(slopes, np.zeros_like(mean), 0.0, response_sd)
     slopes[index], mean[index] = SCALE * response_sd, 0.0
@@ -103,10 +103,6 @@ def _of_zeros_and_ones(column: Array) -> bool:
     return bool(np.min(column) == 0 and np.max(column) == 1 and (column == np.square(column)).all())
 
 
-def _intercept(design: Design) -> int | None:
-    return next((term.columns.start for term in design.terms if term.name == "Intercept"), None)
-
-
 class LogPrior:
     """Joint log density of the priors in unconstrained space, without a compiled model.
 
@@ -115,7 +111,7 @@ class LogPrior:
     priors by the name of the parameter.
     """
 
-    def __init__(self, design: Design, scales: PriorScales, given: Mapping[str | None, Density] = MappingProxyType({})):
+    def __init__(self, design: Design, scales: PriorScales, given: Mapping[Any, Density] = MappingProxyType({})):
         #: Names of the parameters with a prior given by the user.
         self.given = tuple(given)
         self._shape = (design.x.shape[1], design.n_predictors)
@@ -123,10 +119,9 @@ class LogPrior:
         # default priors are independent normals on linear forms of beta: forms (q, column), means and sds (q,)
         forms = np.eye(design.x.shape[1])
         means, kept = np.zeros(len(forms)), np.ones(len(forms), dtype=bool)
-        index = _intercept(design)
-        if index is not None:
-            forms[index] += scales.center
-            means[index] = scales.mean
+        if design.intercept is not None:
+            forms[design.intercept] += scales.center
+            means[design.intercept] = scales.mean
         for term in design.terms:
             kept[term.columns] = term.name not in given
         sds = scales.sd[kept]

@@ -13,10 +13,9 @@ import pandas as pd
 from iwbayes.evidence.formulas import model_terms
 from iwbayes.evidence.scores import MOST_OUTCOMES, Outcomes
 from iwbayes.models.design import Design, OtherRows, build_design
-from iwbayes.models.families import FamilyName, check_column, default_family, get_family
-from iwbayes.models.modes import maxima
+from iwbayes.models.families import FamilyName, default_family, get_family
 from iwbayes.models.priors import LogPrior, prior_scales
-from iwbayes.models.weighted_rows import WeightedRows, merge_draws
+from iwbayes.models.weighted_rows import WeightedRows, maxima, merge_draws
 from iwbayes.schema import Integer, Schema
 from iwbayes.tables import SyntheticTable
 from iwbayes.utils.arrays import Array
@@ -106,7 +105,7 @@ class RegressionModel:
                 "command."
             )
         if column is not None:
-            check_column(get_family(default_family(column) if self.family is None else self.family), column)
+            get_family(default_family(column) if self.family is None else self.family).check(column)
 
     def on(self, synthetic: SyntheticTable) -> Callable[[Array], RegressionScores]:
         """Build the design on synthetic rows; see `ScoreModel`."""

@@ -1,4 +1,4 @@
-"""Weighted rows of a regression: log likelihood and derivatives in numpy, and exact compression of the rows."""
+"""Weighted rows of a regression in numpy: log likelihood, derivatives, exact compression of the rows, and modes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iwbayes.models.design import Design
+from iwbayes.models.priors import LogPrior
 from iwbayes.utils.arrays import MERGE_SHARE, Array, identical_rows, row_blocks
+from iwbayes.utils.newton import Maxima, maximise_many
+from iwbayes.utils.threads import one_blas_thread
 
 # Rows and draws per block, chosen so that a block stays in the processor cache.
 _BLOCK_ROWS, _BLOCK_DRAWS = 512, 256
@@ -239,3 +242,42 @@ def _gram_rows(design: Design, x: Array, y: Array, w: Array) -> WeightedRows:
     v = float(w.sum()) / len(factor)
     factor = factor / np.sqrt(v)
     return WeightedRows(design.with_rows(factor[:, :-1], factor[:, -1]), np.full(len(factor), v))
+
+
+def maxima(each: Sequence[WeightedRows], prior: LogPrior, starts: Array | None = None) -> Maxima:
+    """Find the modes of weighted posteriors with one prior, by Newton's method from `starts` (posterior, p).
+
+    `extra` of the result has the curvatures of the weighted log likelihoods. Raises NotReachedError if it does not
+    converge.
+    """
+
+    def derivatives(theta: Array, indices: NDArray[np.intp]) -> tuple[Array, Array, Array, Array]:
+        value, gradient, hessian = derivatives_each([each[index] for index in indices], theta)
+        curvature = -(hessian + hessian.transpose(0, 2, 1)) / 2
+        precision = curvature.copy()
+        for i, point in enumerate(theta):
+            prior_gradient, prior_hessian = prior.derivatives(point)
+            gradient[i] += prior_gradient
+            precision[i] -= (prior_hessian + prior_hessian.T) / 2
+        return value + prior.value(theta), gradient, precision, curvature
+
+    # steps that are too long may overflow; the line search then shortens them
+    with one_blas_thread(), np.errstate(all="ignore"):
+        starts = np.stack([_start(rows) for rows in each]) if starts is None else starts
+        return maximise_many(derivatives, starts)
+
+
+def _start(rows: WeightedRows) -> Array:
+    """Return the starting point: least squares, or the intercept-only model if the design has an intercept."""
+    design = rows.design
+    theta = np.zeros(design.n_parameters)
+    if design.family.start is None:
+        beta, *_ = np.linalg.lstsq(design.x, design.y, rcond=None)
+        theta[:-1] = beta
+        variance = float(np.mean(np.square(design.y - design.x @ beta)))
+        theta[-1] = 0.5 * np.log(max(variance, 1e-12 * float(np.mean(np.square(design.y))), 1e-100))
+        return theta
+    predictors = design.family.start(design.y, rows.weights, design.n_predictors)
+    if design.intercept is not None:
+        theta[design.intercept * len(predictors) :][: len(predictors)] = predictors
+    return theta

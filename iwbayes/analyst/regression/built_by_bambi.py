@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.inference.nuts import SamplingSettings, WhitenedNuts
 from iwbayes.evidence.formulas import named_columns, quoted
 from iwbayes.models.design import ready_rows
-from iwbayes.models.families import check_column, default_family, get_family
+from iwbayes.models.families import NamedFamily, default_family, get_family
 from iwbayes.models.priors import SCALE, SIGMA_DOF, column_scales, response_scale
 from iwbayes.release import Release
 from iwbayes.release.weights import Weights
@@ -46,38 +45,21 @@ _BEYOND = re.compile(r"\||\boffset\(")
 _TRIALS = re.compile(r"^(?:p|prop|proportion)\((`[^`]+`|[\w.]+),(`[^`]+`|[\w.]+)\)$")
 
 
-@dataclass(frozen=True)
-class BuiltFamily:
-    """A family that Bambi builds: its name, the columns that can be its response, and its link."""
-
-    name: str
-    columns: tuple[type[Column], ...]
-    suits: Callable[[Any], bool]
-    needs: str
-    link: str
+def _is_count(column: Column) -> bool:
+    return isinstance(column, Integer) and column.lower >= 0
 
 
 #: Families that Bambi builds, by name.
 BUILT_FAMILIES = {
-    family.name: family
-    for family in (
-        BuiltFamily(
-            "negativebinomial", (Integer,), lambda column: column.lower >= 0,
-            "an Integer column with a lower bound of 0 or more", "log",
-        ),
-        BuiltFamily("t", (Real, Integer), lambda column: True, "a Real or Integer column", "identity"),
-        BuiltFamily(
-            "gamma", (Real, Integer), lambda column: column.lower >= 0,
-            "a Real or Integer column with a lower bound of 0 or more", "log",
-        ),
-        BuiltFamily(
-            "cumulative", (Categorical,), lambda column: len(column.levels) > 2,
-            "a Categorical column with three levels or more, declared from low to high", "logit",
-        ),
-        BuiltFamily(
-            "binomial", (Integer,), lambda column: column.lower >= 0,
-            "p(successes, trials), two Integer columns with lower bounds of 0 or more", "logit",
-        ),
+    name: NamedFamily(name, link, suits, needs)
+    for name, link, suits, needs in (
+        ("negativebinomial", "log", _is_count, "an Integer column with a lower bound of 0 or more"),
+        ("t", "identity", lambda column: isinstance(column, Real | Integer), "a Real or Integer column"),
+        ("gamma", "log", lambda column: isinstance(column, Real | Integer) and column.lower >= 0,
+         "a Real or Integer column with a lower bound of 0 or more"),
+        ("cumulative", "logit", lambda column: isinstance(column, Categorical) and len(column.levels) > 2,
+         "a Categorical column with three levels or more, declared from low to high"),
+        ("binomial", "logit", _is_count, "p(successes, trials), two Integer columns with lower bounds of 0 or more"),
     )
 }  # fmt: skip
 
@@ -190,7 +172,7 @@ def build(formula: str, release: Release, family: Any, priors: Any) -> tuple[pm.
             f"the columns of {formula!r} must have no missing cells, because this model uses all rows; {missing} have "
             "some. Leave these columns out, or impute the cells in your own PyMC model."
         )
-    data = _ready_response(ready_rows(frame[used], schema, skip=own[0]), own, schema, name)
+    data = _ready_response(ready_rows(frame[used], skip=own[0]), own, schema, name)
     # formulae sorts unordered levels; ordered ones keep the first declared level as the reference
     data = data.assign(**{key: data[key].cat.as_ordered() for key in data if hasattr(data[key], "cat")})
     options = {} if name not in BUILT_FAMILIES else {"link": BUILT_FAMILIES[name].link}
@@ -301,7 +283,7 @@ def _ready_response(data: pd.DataFrame, own: tuple[str, ...], schema: Schema, fa
         return data if known.by_level else data.assign(**{own[0]: response.values})
     kind = BUILT_FAMILIES[family]
     for name in own:
-        check_column(kind, schema[name])
+        kind.check(schema[name])
     if family == "binomial" and len(own) == 1:
         raise ValueError(f"the response of family 'binomial' must be {kind.needs}; got {own[0]!r}.")
     values = data[own[0]]

@@ -16,11 +16,10 @@ from iwbayes.analyst.inference.importance import OF_A_DRAW
 from iwbayes.analyst.inference.nuts import SamplingSettings
 from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
 from iwbayes.analyst.regression.design_record import record_design
-from iwbayes.analyst.regression.given_priors import log_prior
+from iwbayes.analyst.regression.model import log_prior
 from iwbayes.models.design import Design, build_design, other_rows
-from iwbayes.models.modes import maxima
 from iwbayes.models.priors import LogPrior, prior_scales
-from iwbayes.models.weighted_rows import WeightedRows, merge_draws
+from iwbayes.models.weighted_rows import WeightedRows, maxima, merge_draws
 from iwbayes.release import Release
 from iwbayes.release.weights import Weights, kish_ess
 from iwbayes.tables import SyntheticTable

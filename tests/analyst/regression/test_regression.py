@@ -8,8 +8,7 @@ import pymc as pm
 import pytest
 from pytensor.compile.mode import Mode
 
-from iwbayes.analyst.regression.given_priors import log_prior
-from iwbayes.analyst.regression.model import build_model, regression
+from iwbayes.analyst.regression.model import build_model, log_prior, regression
 from iwbayes.models.design import build_design
 from iwbayes.models.priors import LogPrior, column_scales, prior_scales
 from iwbayes.release.weights import Weights
