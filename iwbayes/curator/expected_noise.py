@@ -12,7 +12,7 @@ from iwbayes.curator.pipeline import own_delta
 from iwbayes.curator.protocols import PublicFacts, WeightProvider
 from iwbayes.curator.weight_providers.staged import BOUND_RANGE, NOISE_PART, StagedTilt
 from iwbayes.curator.weight_providers.tilt import CLIP_RANGE, MOST_DIRECTIONS, WIDE, TiltWeights
-from iwbayes.evidence.bounded import BoundedFeatures
+from iwbayes.evidence.feature_map import BoundedFeatures
 from iwbayes.evidence.formulas import Span, model_terms
 from iwbayes.evidence.measurement import FEATURES_OF_ONE_PREDICTOR, NOISE_TARGET, noise_advice, noise_in_words
 from iwbayes.evidence.scores import ScoreModel

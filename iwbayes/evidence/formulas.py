@@ -27,8 +27,6 @@ MAX_PREDICTOR_DEGREE = 3
 #: A bracket to a power; formulaic expands it before its degree could be checked.
 _POWER = re.compile(r"\)\s*(?:\*\*|\^)\s*(\d{1,9})")
 _NAME_IN_BACKTICKS = re.compile(r"`([^`]*)`")
-#: Functions of one argument whose result is a polynomial if the argument is.
-_AFFINE = ("I", "center", "scale")
 _ONE: Span = frozenset({()})
 
 
@@ -323,7 +321,10 @@ class _Reader:
                 return span
             case ast.Constant(value=int() | float()):
                 return _ONE
-            case ast.UnaryOp(op=ast.UAdd() | ast.USub(), operand=inner):
+            case (
+                ast.UnaryOp(op=ast.UAdd() | ast.USub(), operand=inner)
+                | ast.Call(func=ast.Name(id="I" | "center" | "scale"), args=[inner], keywords=[])
+            ):
                 return self._polynomial(inner)
             case ast.BinOp(left=one, op=ast.Add() | ast.Sub(), right=two):
                 return self._polynomial(one) | self._polynomial(two)
@@ -333,8 +334,6 @@ class _Reader:
                 return self._polynomial(one)
             case ast.BinOp(left=one, op=ast.Pow(), right=ast.Constant(value=int(power))) if power > 0:
                 return self._power(self._polynomial(one), power)
-            case ast.Call(func=ast.Name(id=name), args=[inner], keywords=[]) if name in _AFFINE:
-                return self._polynomial(inner)
             case ast.Call(
                 func=ast.Attribute(value=ast.Name(id="np"), attr="log1p"), args=[ast.Name(id=name)], keywords=[]
             ):

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from iwbayes.evidence import FeatureMap
     from iwbayes.evidence.scores import RowFeatures
 
-#: Largest noise ratio (noise over the synthetic standard deviation) at which richer features are chosen. Unmeasured
-#: moments come from the generator, with an unknown error, and intervals that depend on them cover far too rarely. The
-#: noise of measured moments is known, and intervals account for it. So a large set of features is worth some noise.
+#: Largest noise ratio (noise over the synthetic standard deviation) at which richer features are chosen. Intervals
+#: account for this noise, but not for the unknown error of moments that only come from the generator.
 NOISE_TARGET = 0.5
 #: Number of features that a regression with one predictor needs: the smallest number if regressions are named.
 FEATURES_OF_ONE_PREDICTOR = 4

@@ -1,8 +1,7 @@
 """Scores of named models as bounded features: interfaces that models implement, and the maps of their scores.
 
-The score of a row is the gradient of its log likelihood and has p numbers for a model with p parameters. Near the mode,
-the likelihood depends on the rows through the mean score only. So p features suffice, while products of columns need
-about p squared over two.
+Near the mode, the likelihood depends on the rows only through the mean of their p scores, the gradients of their log
+likelihoods. So p features suffice, while products of columns need about p squared over two.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
@@ -18,8 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from iwbayes.evidence.bounded import BoundedFeatures
-from iwbayes.evidence.feature_map import FeatureMap, whitener_of
+from iwbayes.evidence.feature_map import BoundedFeatures, FeatureMap, whitener_of
 from iwbayes.evidence.terms import Term, ordered_terms, raw_chunks, raw_terms
 from iwbayes.schema import Schema
 from iwbayes.tables import SyntheticTable
@@ -53,7 +51,7 @@ class Outcomes(NamedTuple):
 class RowScores(Protocol):
     """Scores of rows at one public point. The score of a row depends on that row only.
 
-    Calls should not raise errors: `ScoreMap` then evaluates the rows one by one, and this takes longer.
+    If a call raises an error, `ScoreMap` evaluates the rows one by one, which takes longer.
     """
 
     def __call__(self, frame: pd.DataFrame) -> Array:
@@ -76,10 +74,7 @@ class RowScores(Protocol):
 
 @dataclass(frozen=True)
 class ColumnScores:
-    """A `RowScores` without a model: the encoded columns that models read, and their products.
-
-    Their means give the shares of the levels, and how strongly the columns are related.
-    """
+    """A `RowScores` without a model: the encoded columns that models read, and their products."""
 
     schema: Schema  # declares these columns only
     terms: tuple[Term, ...]  # of its features; see `FeatureMap`
@@ -133,8 +128,7 @@ class ScoreModel(Protocol):
     def on(self, synthetic: SyntheticTable) -> Callable[[Array], RowScores]:
         """Return a function from weights (row,) of the synthetic rows to the scores at the weighted posterior mode.
 
-        The weights sum to the number of private rows. This method or the returned function raises a RuntimeError or
-        ValueError if there is no mode.
+        The weights sum to the number of private rows. A RuntimeError or ValueError is raised if there is no mode.
         """
 
     def to_data(self) -> dict[str, Any]:
@@ -151,28 +145,16 @@ class ScoreMap(BoundedFeatures):
     the public point, so it is a function of the row alone.
 
     Theory: docs/theory.md#in-stages.
-
-    Parameters
-    ----------
-    scores : tuple of RowScores
-        Score functions of the models.
-    center : ndarray, shape (p,)
-        Centre of the scores.
-    whitener : ndarray, shape (p, k)
-        Map from centred scores to uncorrelated coordinates of variance one.
-    bound, order, flag
-        See `BoundedFeatures`.
-    back : ndarray, shape (k, p)
-        Map from z to the centred raw scores, which `whitened` knows. An inverse of the whitener would be another map if
-        raw scores depend on each other, as the levels of a column do. Maps that do not measure need none.
     """
 
-    scores: tuple[RowScores, ...]
-    center: Array
-    whitener: Array
+    scores: tuple[RowScores, ...]  # of the models
+    center: Array  # (p,)
+    whitener: Array  # (p, k): from centred scores to uncorrelated coordinates of variance one
     bound: float
     order: float = 2
     flag: bool = True
+    #: Map (k, p) from z to the centred raw scores, which `whitened` knows. An inverse of the whitener would be another
+    #: map if raw scores depend on each other, as the levels of a column do.
     back: Any = None
 
     def __post_init__(self) -> None:
@@ -233,9 +215,7 @@ class ScoreMap(BoundedFeatures):
         last, kept = self.scores[-1], np.ones(self.back.shape[1], dtype=bool)
         if isinstance(last, ColumnScores):
             kept[-len(last.terms) :] = [len(term) == 1 for term in last.terms]
-        scaled, _ = _unit_columns(self.back[:, kept])
-        axes, sizes, _ = np.linalg.svd(scaled, full_matrices=False)
-        return np.asarray(axes[:, sizes > _BACK * sizes[0]])
+        return _decomposed(self.back[:, kept])[0]
 
     def of_columns(self, schema: Schema) -> tuple[FeatureMap, Array] | None:
         """Return features of the columns, and U (k, r), by which their mean follows from the mean of z.
@@ -248,12 +228,9 @@ class ScoreMap(BoundedFeatures):
         if not isinstance(last, ColumnScores):
             return None
         n_terms = len(last.terms)
-        back, units = _unit_columns(self.back[:, -n_terms:])  # (k, term)
-        turned, sizes, axes = np.linalg.svd(back, full_matrices=False)
-        kept = sizes > _BACK * sizes[0]
-        whitener = (axes[kept].T / sizes[kept]) / units[:, None]
+        turned, whitener = _decomposed(self.back[:, -n_terms:])
         found = FeatureMap(schema, last.terms_of(schema), self.center[-n_terms:], whitener, bound=1.0, flag=False)
-        return replace(found, bound=found.reach), turned[:, kept]
+        return found.with_bound(found.reach), turned
 
     def digest(self) -> str:
         """Return a digest of the score functions, centre, whitener and bound."""
@@ -342,11 +319,13 @@ class RowFeatures(BoundedFeatures):
         return self.values
 
 
-def _unit_columns(matrix: Array) -> tuple[Array, Array]:
-    """Divide the columns of a matrix by their norms, and return these; zero columns remain."""
-    norms = np.linalg.norm(matrix, axis=0)
+def _decomposed(loadings: Array) -> tuple[Array, Array]:
+    """Return orthonormal axes U (k, r) of loadings (k, p), and the map B (p, r) for which U = loadings @ B."""
+    norms = np.linalg.norm(loadings, axis=0)
     norms[norms == 0] = 1.0
-    return matrix / norms, norms
+    turned, sizes, axes = np.linalg.svd(loadings / norms, full_matrices=False)
+    kept = sizes > _BACK * sizes[0]
+    return turned[:, kept], (axes[kept].T / sizes[kept]) / norms[:, None]
 
 
 def raw_scores(scores: Sequence[RowScores], frame: pd.DataFrame) -> Array:
@@ -357,10 +336,7 @@ def raw_scores(scores: Sequence[RowScores], frame: pd.DataFrame) -> Array:
 def _evaluated(
     function: Callable[[pd.DataFrame], Array], frame: pd.DataFrame, rows: slice, width: int | None = None
 ) -> Array:
-    """Return the result (row, width) for a block of a table. A row that makes the function fail has NaN.
-
-    Other rows are not affected: where a block fails, its rows are evaluated one by one.
-    """
+    """Return the result (row, width) for a block of a table; NaN only in the rows that make the function fail."""
 
     def of(part: slice) -> Array | None:
         try:

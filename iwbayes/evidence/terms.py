@@ -98,10 +98,7 @@ def raw_names(schema: Schema, terms: Terms) -> tuple[str, ...]:
 
 
 def raw_ranges(schema: Schema, terms: Terms) -> tuple[Array, Array]:
-    """Return the smallest and largest values of each raw term that a schema allows, shapes (raw,).
-
-    Different features are treated as independent of each other, which is exact for features of different columns.
-    """
+    """Return bounds (raw,), (raw,) of each raw term that a schema allows, exact for features of different columns."""
     levels = [
         rank > 0 or column.kind == "categorical" for column in schema for rank, _ in enumerate(column.feature_names)
     ]
@@ -130,7 +127,7 @@ def column_corners(column: Column) -> Array:
 
 
 def raw_chunks(schema: Schema, terms: Terms, frame: pd.DataFrame) -> Iterator[tuple[slice, Array]]:
-    """Yield raw terms in blocks of rows, shape (row, raw), so that many terms of long tables need little memory."""
+    """Yield raw terms in blocks of rows, shape (row, raw), which need little memory."""
     listed = raw_terms(schema, terms)
     blocks = [np.array(list(group)) for _, group in groupby(listed, key=len)]
     for rows in row_blocks(len(frame), _CHUNK):

@@ -55,8 +55,8 @@ class Design(DesignSpec):
     def on(self, frame: pd.DataFrame) -> OtherRows:
         """Evaluate the design on all rows of a table of the same schema, in canonical form.
 
-        All rows go through the same arithmetic in arrays of one shape. Rows that are incomplete or have unknown levels
-        get placeholder cells. So the numbers of a row depend on this row only, to the last bit.
+        Rows that are incomplete or have unknown levels get placeholder cells, so that all rows go through the same
+        arithmetic in arrays of one shape, and the numbers of a row depend on this row only, to the last bit.
         """
         used = frame[list(self.schema.names)].reset_index(drop=True)
         complete = used.notna().all(axis=1).to_numpy(copy=True)
@@ -182,13 +182,10 @@ def _named(parsed: Any, schema: Schema, asked: FamilyName | Family | None) -> tu
         asked = default_family(schema[lhs]) if lhs in schema.names else "gaussian"
     family = get_family(asked)
     if lhs not in schema.names and not family.continuous:
-        if lhs.isidentifier():
-            raise ValueError(
-                f"the response must be a column of the schema; got {lhs!r}. Use one of {list(schema.names)}."
-            )
+        remedy = "" if lhs.isidentifier() else ", or family='gaussian' for an expression"
         raise ValueError(
-            f"the response of family {family.name!r} must be a column; got the expression {lhs!r}. "
-            f"Use one of {list(schema.names)}, or family='gaussian'."
+            f"the response of family {family.name!r} must be a column of the schema; got {lhs!r}. Use one of "
+            f"{list(schema.names)}{remedy}."
         )
     return lhs, family
 
@@ -196,8 +193,10 @@ def _named(parsed: Any, schema: Schema, asked: FamilyName | Family | None) -> tu
 def ready_rows(frame: pd.DataFrame, *, skip: str) -> pd.DataFrame:
     """Convert to plain numpy numbers, and drop the categories that do not occur, except in the column `skip`."""
     ready = frame.reset_index(drop=True)
-    levels = [name for name in ready if hasattr(ready[name], "cat") and name != skip]
-    return _plain(ready.assign(**{name: _occurring(ready[name]) for name in levels}))
+    for name in ready:
+        if hasattr(ready[name], "cat") and name != skip:
+            ready[name] = _occurring(ready[name])
+    return _plain(ready)
 
 
 def _plain(frame: pd.DataFrame) -> pd.DataFrame:
@@ -207,15 +206,14 @@ def _plain(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _occurring(values: pd.Series) -> pd.Series:
-    occurring = set(values.unique())
-    kept = [level for level in values.cat.categories if level in occurring]  # the first is the reference
-    absent = [level for level in values.cat.categories if level not in occurring]
-    if absent:
+    kept = values.cat.remove_unused_categories()
+    levels = kept.cat.categories.tolist()  # the first is the reference
+    if absent := [level for level in values.cat.categories if level not in levels]:
         _warn(
             f"levels {absent} of column {values.name!r} occur in no row, so they get no coefficient. The reference "
-            f"level is {kept[0]!r}."
+            f"level is {levels[0]!r}."
         )
-    return values.cat.set_categories(kept)
+    return kept
 
 
 def _response(parsed: Any, lhs: str, frame: pd.DataFrame, schema: Schema, family: Family) -> tuple[Response, Any]:

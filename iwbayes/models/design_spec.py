@@ -202,9 +202,7 @@ class DesignSpec:
             raise TypeError(f"newdata must be a pandas DataFrame; got {type(newdata).__name__}. Convert it.")
         if len(newdata) == 0:
             raise ValueError("newdata must have at least one row; it has none. Pass the rows to predict.")
-        names = list(newdata.columns)
-        wrong = [name for name in self.predictors if names.count(name) != 1]
-        if wrong:
+        if wrong := [name for name in self.predictors if list(newdata.columns).count(name) != 1]:
             raise ValueError(
                 f"newdata must have each predictor of {self.formula!r} exactly once; {wrong} are missing or repeated. "
                 f"Pass the columns {list(self.predictors)}."

@@ -24,10 +24,7 @@ from iwbayes.utils.digest import digest
 
 @dataclass(frozen=True)
 class RegressionScores:
-    """The score function of a regression at one point, a `RowScores`.
-
-    The scores of a row depend on this row only, to the last bit; see `Design.on`.
-    """
+    """The score function of a regression at one point, a `RowScores`; see `Design.on`."""
 
     design: Design  # without rows
     theta: Array  # (p,)
@@ -53,13 +50,11 @@ class RegressionScores:
 
     def outcomes(self, frame: pd.DataFrame) -> Outcomes:
         """Return the scores of each row under each level of the response."""
-        rows, levels = self.design.on(frame), self.design.levels
-        each = [np.full(len(rows.x), float(code)) for code in range(len(levels))]
+        rows = self.design.on(frame)
+        each = [np.full(len(rows.x), float(code)) for code in range(len(self.design.levels))]
         logs = np.stack([self._with(rows, y).row_values(self.theta) for y in each])
         scores = np.stack([self._scores(rows, y) for y in each])
-        codes = {level: code for code, level in enumerate(levels)}
-        observed = frame[self.design.name].astype(str).map(codes).fillna(0).to_numpy(dtype=np.intp)
-        return Outcomes(scores, np.exp(logs), observed)
+        return Outcomes(scores, np.exp(logs), rows.y.astype(np.intp))
 
     def _with(self, rows: OtherRows, y: Array) -> WeightedRows:
         return WeightedRows(self.design.with_rows(rows.x, y), np.ones(len(y)))

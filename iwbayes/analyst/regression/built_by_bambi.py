@@ -68,24 +68,17 @@ def is_beyond(formula: Any, family: Any) -> bool:
     """Return whether Bambi must build the regression because the fast path of `fit` does not cover it."""
     if not isinstance(formula, str):
         return False
-    bare = _IN_BACKTICKS.sub("", formula)
-    return (
-        (isinstance(family, str) and family in BUILT_FAMILIES)
-        or bool(_BEYOND.search(bare))
-        or _trials(formula) is not None
-    )
+    by_terms = _BEYOND.search(_IN_BACKTICKS.sub("", formula)) or _trials(formula)
+    return bool(by_terms) or (isinstance(family, str) and family in BUILT_FAMILIES)
 
 
 @dataclass(frozen=True, eq=False)
 class BuiltRegression:
-    """A PyMC model of all rows of a release, weighted, with the interface of `RegressionProblem`.
-
-    `measurable` is a plain formula of the same columns, which is compared with the features the release measured.
-    """
+    """A PyMC model of all rows of a release, weighted, with the interface of `RegressionProblem`."""
 
     model: pm.Model
     family: str
-    measurable: str
+    measurable: str  # a plain formula of the same columns, which is compared with the features the release measured
     n_weights: int
 
     @classmethod
@@ -149,10 +142,8 @@ class BuiltRegression:
 def build(formula: str, release: Release, family: Any, priors: Any) -> tuple[pm.Model, str, str]:
     """Let Bambi build the model of a formula on all rows of a release. The arguments are those of `fit`.
 
-    Returns the model, the name of the family, and a plain formula of the same columns.
-
-    Raises ValueError if the response column is missing or wrong for the family, if a column used has missing cells, or
-    if Bambi cannot build the model. Raises ModuleNotFoundError if Bambi is not installed.
+    Returns the model, the name of the family, and a plain formula of the same columns. Raises ValueError, or
+    ModuleNotFoundError if Bambi is not installed.
     """
     bambi = import_optional("bambi", f"the model {formula!r} needs")
     schema, frame = release.synthetic.schema, release.synthetic.frame
@@ -201,8 +192,7 @@ def build(formula: str, release: Release, family: Any, priors: Any) -> tuple[pm.
 def _with_default_priors(model: Any, family: str, response: Array | None, given: Any, weights: Array) -> Any:
     """Return the PyMC model of a built Bambi model, with the default priors of `regression`, except for `given` ones.
 
-    Predictors are not centred. A prior of the intercept itself, or of thresholds, would be strong where all predictors
-    are zero, such as in the year 0; here it is one at the weighted means of the predictors.
+    Predictors are not centred, but the priors of intercept and thresholds apply at their weighted means.
     """
     import pymc as pm
     from pymc.model.fgraph import ModelFreeRV
@@ -273,10 +263,7 @@ def _trials(formula: str) -> tuple[str, str] | None:
 
 
 def _ready_response(data: pd.DataFrame, own: tuple[str, ...], schema: Schema, family: str) -> pd.DataFrame:
-    """Check the response and convert it to the form that Bambi reads.
-
-    Warn and clip if cells lie outside the support of the family.
-    """
+    """Check the response and convert it to the form that Bambi reads; clip cells outside the family's support."""
     if family not in BUILT_FAMILIES:
         known = get_family(family)
         response = known.response(schema[own[0]], data[own[0]])
@@ -288,24 +275,22 @@ def _ready_response(data: pd.DataFrame, own: tuple[str, ...], schema: Schema, fa
         raise ValueError(f"the response of family 'binomial' must be {kind.needs}; got {own[0]!r}.")
     values = data[own[0]]
     if family == "cumulative":
-        occurring = [level for level in values.cat.categories if (values == level).any()]
-        return data.assign(**{own[0]: values.cat.set_categories(occurring, ordered=True)})
-    if family == "binomial":
-        return data.assign(**{own[0]: _within(values, upper=data[own[1]], name=own[0], why=f"more than {own[1]}")})
-    if family == "gamma":
-        least = values[values > 0].min()
-        return data.assign(**{own[0]: _within(values, lower=least, name=own[0], why="zero or negative")})
-    return data
+        values = values.cat.remove_unused_categories()
+    elif family == "binomial":
+        values = _within(values, f"more than {own[1]}", upper=data[own[1]])
+    elif family == "gamma":
+        values = _within(values, "zero or negative", lower=values[values > 0].min())
+    return data.assign(**{own[0]: values})
 
 
-def _within(values: pd.Series, *, name: str, why: str, lower: Any = None, upper: Any = None) -> pd.Series:
+def _within(values: pd.Series, why: str, *, lower: Any = None, upper: Any = None) -> pd.Series:
     """Clip cells to the bounds, and warn with the number of cells changed."""
     clipped = values.clip(lower=lower, upper=upper)
     changed = int((clipped != values).sum())
     if changed:
         warnings.warn(
-            f"{changed} of {len(values)} synthetic rows have a value of {name!r} that is {why}. Private rows cannot "
-            "have these values, so the cells are set to the nearest allowed value.",
+            f"{changed} of {len(values)} synthetic rows have a value of {values.name!r} that is {why}. Private rows "
+            "cannot have these values, so the cells are set to the nearest allowed value.",
             IwbayesWarning,
             stacklevel=5,
         )

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import logsumexp
 
-from iwbayes.evidence.bounded import BoundedFeatures
+from iwbayes.evidence.feature_map import BoundedFeatures
 from iwbayes.utils.arrays import Array
 from iwbayes.utils.threads import one_blas_thread
 
