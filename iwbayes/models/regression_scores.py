@@ -54,7 +54,10 @@ class RegressionScores:
         each = [np.full(len(rows.x), float(code)) for code in range(len(self.design.levels))]
         logs = np.stack([self._with(rows, y).row_values(self.theta) for y in each])
         scores = np.stack([self._scores(rows, y) for y in each])
-        return Outcomes(scores, np.exp(logs), rows.y.astype(np.intp))
+        # rows.y has placeholders in rows that this model leaves out, but another model of the response may not
+        codes = {level: code for code, level in enumerate(self.design.levels)}
+        observed = frame[self.design.name].astype(str).map(codes).fillna(0).to_numpy(dtype=np.intp)
+        return Outcomes(scores, np.exp(logs), observed)
 
     def _with(self, rows: OtherRows, y: Array) -> WeightedRows:
         return WeightedRows(self.design.with_rows(rows.x, y), np.ones(len(y)))
