@@ -176,11 +176,11 @@ def named_weights(
     tilt = TiltWeights(mechanism=mechanism)
     if mechanism != "gaussian" or not formulas:
         return weights_for(tilt, formulas)
-    from iwbayes.evidence.formulas import response_column
+    from iwbayes.evidence.formulas import model_terms
     from iwbayes.models.regression_scores import RegressionModel
     from iwbayes.schema import Integer
 
-    asks = [isinstance(response_column(formula, schema), Integer) for formula in formulas]
+    asks = [isinstance(model_terms(formula, schema).column, Integer) for formula in formulas]
     families: Any = [family if ask else None for ask in asks]
     return weights_for(None, [RegressionModel(*named) for named in zip(formulas, families, strict=True)])
 

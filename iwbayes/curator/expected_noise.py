@@ -12,8 +12,8 @@ from iwbayes.curator.pipeline import own_delta
 from iwbayes.curator.protocols import PublicFacts, WeightProvider
 from iwbayes.curator.weight_providers.staged import BOUND_RANGE, NOISE_PART, StagedTilt
 from iwbayes.curator.weight_providers.tilt import CLIP_RANGE, MOST_DIRECTIONS, WIDE, TiltWeights
-from iwbayes.evidence.bounded import BoundedFeatures
-from iwbayes.evidence.formulas import Span, model_terms, response_column
+from iwbayes.evidence.feature_map import BoundedFeatures
+from iwbayes.evidence.formulas import Span, model_terms
 from iwbayes.evidence.measurement import FEATURES_OF_ONE_PREDICTOR, NOISE_TARGET, noise_advice, noise_in_words
 from iwbayes.evidence.scores import ScoreModel
 from iwbayes.evidence.terms import Terms, count_raw_terms, raw_terms
@@ -104,8 +104,8 @@ def _number_of_scores(model: ScoreModel, schema: Schema) -> int:
     """Return the number of parameters of a model, or that of the smallest regression if its formula does not say it."""
     formula: Any = model.to_data().get("formula")
     try:
-        found, response = model_terms(formula, schema), response_column(formula, schema)
+        found = model_terms(formula, schema)
     except (TypeError, ValueError):  # a function, or a formula with terms that are no polynomials
         return FEATURES_OF_ONE_PREDICTOR
     # a real response has a variance, too
-    return _number_of(found.response - {()}, schema) * _number_of(found.design, schema) + isinstance(response, Real)
+    return _number_of(found.response - {()}, schema) * _number_of(found.design, schema) + isinstance(found.column, Real)

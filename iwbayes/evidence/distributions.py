@@ -21,18 +21,10 @@ from iwbayes.utils.arrays import Array
 
 @dataclass(frozen=True)
 class NoiseDistribution:
-    """Distribution of an additive noise vector with k coordinates.
+    """Distribution of an additive noise vector."""
 
-    Parameters
-    ----------
-    scale : float
-        Noise scale, positive, in the unit of the statistic.
-    dim : int
-        Number of coordinates k, at least 1.
-    """
-
-    scale: float
-    dim: int
+    scale: float  # noise scale, positive, in the unit of the statistic
+    dim: int  # number of coordinates k
     name: ClassVar[str]
     #: Order of the norm |x| for which E exp(zeta.x) is finite if scale |x| < 1. None if it is always finite.
     _order: ClassVar[float | None] = None
@@ -64,9 +56,7 @@ class NoiseDistribution:
         return np.zeros(len(rows)) if self._order is None else self.scale * np.linalg.norm(rows, self._order, axis=1)
 
     def debias_factor(self, x: ArrayLike) -> Array:
-        """Return 1 / E exp(zeta.x) for each row of x (row, k), shape (row,).
-
-        A ValueError is raised if the expectation is infinite, or if x does not have k columns.
+        """Return 1 / E exp(zeta.x) for each row of x (row, k), shape (row,); a ValueError if that is infinite.
 
         Theory: docs/theory.md#the-debias-factor.
         """

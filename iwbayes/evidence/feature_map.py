@@ -1,4 +1,4 @@
-"""FeatureMap: bounded features of a row, the same map for private and synthetic rows, with its sensitivities.
+"""BoundedFeatures of a row, with a clipped norm and sensitivities, and FeatureMap: those of products of columns.
 
 The tilt measures the private mean of these features, so the privacy of the default weights depends on their bound.
 """
@@ -6,17 +6,18 @@ The tilt measures the private mean of these features, so the privacy of the defa
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 
-from iwbayes.evidence.bounded import BoundedFeatures
 from iwbayes.evidence.terms import Terms, check_terms, raw_chunks, raw_ranges, raw_terms
 from iwbayes.schema import Schema
 from iwbayes.tables import SyntheticTable
+from iwbayes.utils import checks
 from iwbayes.utils.arrays import Array, row_product
 from iwbayes.utils.threads import one_blas_thread
 
@@ -27,14 +28,81 @@ EIGENVALUE_CUT = 1e-4
 LEAST_VARIANCE = 1e-10
 
 
+class BoundedFeatures:
+    """Base class of clipped features phi = z min(1, bound/|z|) of a row, with an indicator of clipped rows.
+
+    Privacy depends on the clipping only: for any z, the norm of phi is at most ``bound``. A subclass is a dataclass
+    that defines the vector z of ``n_coordinates`` numbers.
+    """
+
+    bound: float  # largest norm after clipping
+    order: float  # 2: the norm is Euclidean; inf: it is the largest coordinate
+    #: Whether there is a last coordinate, bound/2 for clipped rows and 0 for others: its mean releases their share.
+    flag: bool
+
+    def _check_bound(self) -> None:
+        if self.order not in (2, math.inf):
+            raise ValueError(f"order must be 2 or inf; got {self.order!r}.")
+        checks.positive("bound", self.bound)
+
+    @property
+    def n_coordinates(self) -> int:
+        """Number of coordinates of z."""
+        raise NotImplementedError
+
+    @property
+    def dim(self) -> int:
+        """Number of coordinates k of phi, including the flag."""
+        return self.n_coordinates + int(self.flag)
+
+    @property
+    def flag_height(self) -> float:
+        """Value of the flag coordinate of a clipped row."""
+        return self.bound / 2
+
+    def with_bound(self, bound: float) -> Self:
+        """Return the same features with a different clip bound."""
+        return replace(self, bound=float(bound))  # type: ignore[type-var]
+
+    def diameter(self, adjacency: str) -> float:
+        """Return the largest change of one row's phi between adjacent tables, in the norm of ``order``.
+
+        Replace-one: two opposite rows of norm ``bound``, one clipped and the other not, differ by
+        (2 bound, bound/2). Zero-out: a row is compared with the null row, phi = 0.
+        """
+        reach = {"replace-one": 2.0, "zero-out": 1.0}
+        checks.one_of("adjacency", adjacency, reach)
+        extra = self.flag_height if self.flag else 0.0
+        return float(np.linalg.norm([reach[adjacency] * self.bound, extra], ord=self.order))
+
+    def shrink(self, z: Array) -> tuple[Array, Array]:
+        """Return coordinates (..., k without the flag) with norms up to ``bound``, and the original norms (...)."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            norm = np.linalg.norm(z, ord=self.order, axis=-1)
+            clipped = norm > self.bound
+            return z * np.where(clipped, self.bound / np.where(clipped, norm, 1.0), 1.0)[..., None], norm
+
+    def clip(self, z: Array) -> Array:
+        """Return phi (row, k) of coordinates z (row, k without the flag), each row from the same row of z only.
+
+        A row that is not finite becomes zero and counts as clipped.
+        """
+        phi = np.empty((len(z), self.dim))
+        phi[:, : z.shape[1]], norm = self.shrink(z)
+        broken = ~np.isfinite(norm)
+        phi[broken] = 0.0
+        if self.flag:
+            # norms of discrete rows often equal the quantile that defines the bound: rounding must not decide the flag
+            phi[:, -1] = self.flag_height * (broken | (norm > self.bound * (1 + 1e-9)))
+        return phi
+
+
 @dataclass(frozen=True)
 class FeatureMap(BoundedFeatures):
-    """Whitened and clipped polynomial features phi(x) of a row.
+    """Whitened and clipped polynomial features of a row: `BoundedFeatures` of z = (q(x) - center) @ whitener.
 
-    The features are phi(x) = z min(1, bound/|z|) with z = (q(x) - center) @ whitener. The raw terms q are the centred
-    encoded columns ("linear"); in addition the squares of numeric columns ("squares"); in addition all products of
-    features of different columns ("quadratic"); or an explicit set of products. The norm is Euclidean (``order=2``) or
-    the largest coordinate (``order=inf``).
+    The raw terms q are the centred encoded columns ("linear"); in addition the squares of numeric columns ("squares");
+    in addition all products of features of different columns ("quadratic"); or an explicit set of products.
 
     Parameters
     ----------
@@ -50,19 +118,9 @@ class FeatureMap(BoundedFeatures):
     bound : float
         Largest norm of z after clipping.
     order : {2, inf}, default 2
-        Order of the norm.
+        The norm is Euclidean, or the largest coordinate.
     flag : bool, default True
-        Whether there is an additional last coordinate, bound/2 for clipped rows and 0 for others. Its mean releases the
-        share of clipped rows.
-
-    Raises
-    ------
-    ValueError
-        If the terms do not belong to the schema, shapes do not match, or a value is not finite.
-
-    Notes
-    -----
-    The clipping alone bounds the influence of a row: no sensitivity depends on the terms.
+        Whether there is a last coordinate, bound/2 for clipped rows and 0 for others.
 
     Examples
     --------
@@ -108,9 +166,7 @@ class FeatureMap(BoundedFeatures):
     def reach(self) -> float:
         """Public upper bound of the norm of z over all rows that the schema allows.
 
-        Each coordinate of z is largest if every raw term is at an end of its range. The bound is the norm of these
-        largest coordinates. It is exact for ``order=inf`` without categories, and for linear terms of uncorrelated
-        columns.
+        It is the norm of the largest coordinates of z, each with every raw term at an end of its range.
         """
         low, high = raw_ranges(self.schema, self.terms)
         ends = np.stack([low - self.center, high - self.center])[:, :, None] * self.whitener
@@ -137,10 +193,6 @@ class FeatureMap(BoundedFeatures):
             scores = (row_product(raw - self.center, self.whitener) for _, raw in chunks)
             return np.concatenate([np.linalg.norm(z, ord=self.order, axis=1) for z in scores])
 
-    def with_bound(self, bound: float) -> FeatureMap:
-        """Return the same map with a different clip bound."""
-        return replace(self, bound=float(bound))
-
     @classmethod
     def whitened(
         cls,
@@ -153,10 +205,9 @@ class FeatureMap(BoundedFeatures):
     ) -> FeatureMap:
         """Make a map that whitens the raw terms by the mean and covariance of synthetic rows (public).
 
-        The bound is the 95 % quantile of the synthetic norms; change it with `with_bound`. Mean, covariance and
-        quantile are weighted by ``shares`` (row,), which are public, sum to one and are equal by default. With
-        ``most``, only the leading principal directions up to this number are kept, in order. A ValueError is raised if
-        every raw term is constant over the synthetic rows.
+        The bound is the 95 % quantile of the synthetic norms. All are weighted by ``shares`` (row,), which are public,
+        sum to one and are equal by default. With ``most``, only the leading principal directions up to this number are
+        kept, in order. A ValueError is raised if every raw term is constant over the synthetic rows.
         """
         schema = synthetic.schema
         shares = np.full(len(synthetic), 1 / len(synthetic)) if shares is None else shares
@@ -173,12 +224,11 @@ class FeatureMap(BoundedFeatures):
     def varies(synthetic: SyntheticTable, terms: Terms, shares: Array | None = None) -> bool:
         """Return whether any raw term varies over the synthetic rows, as `whitened` requires."""
         shares = np.full(len(synthetic), 1 / len(synthetic)) if shares is None else shares
-        n_raw = len(raw_terms(synthetic.schema, terms))
-        center, square = np.zeros(n_raw), np.zeros(n_raw)
+        center: Any = 0.0
+        square: Any = 0.0
         with one_blas_thread():
             for rows, raw in raw_chunks(synthetic.schema, terms, synthetic.frame):
-                center += shares[rows] @ raw
-                square += shares[rows] @ raw**2
+                center, square = center + shares[rows] @ raw, square + shares[rows] @ raw**2
         return bool((square - center**2 > LEAST_VARIANCE * square).any())
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -200,13 +250,18 @@ class FeatureMap(BoundedFeatures):
 def raw_moments(schema: Schema, terms: Terms, frame: pd.DataFrame, shares: Array) -> tuple[Array, Array]:
     """Return the weighted mean (raw,) and second moments (raw, raw) of the raw terms over rows in canonical form."""
     check_terms(schema, terms)
-    n_raw = len(raw_terms(schema, terms))
-    center, gram = np.zeros(n_raw), np.zeros((n_raw, n_raw))
     with one_blas_thread():
-        for rows, raw in raw_chunks(schema, terms, frame):
-            weighted = raw * shares[rows, None]
-            center += weighted.sum(axis=0)
-            gram += weighted.T @ raw
+        return moments(raw_chunks(schema, terms, frame), shares)
+
+
+def moments(blocks: Iterable[tuple[slice, Array]], shares: Array) -> tuple[Array, Array]:
+    """Return the weighted mean (raw,) and second moments (raw, raw) of terms that come in blocks (row, raw)."""
+    center: Any = 0.0
+    gram: Any = 0.0
+    for rows, raw in blocks:
+        weighted = raw * shares[rows, None]
+        center = center + weighted.sum(axis=0)
+        gram = gram + weighted.T @ raw
     return center, gram
 
 
@@ -214,8 +269,7 @@ def whitener_of(covariance: Array, squares: Array, *, cut: float = EIGENVALUE_CU
     """Return the map (raw, k) from centred terms to uncorrelated coordinates of variance one.
 
     ``squares`` (raw,) are the mean squares of the terms. Directions with less than ``cut`` of the largest variance are
-    dropped. With ``most``, only the leading directions up to this number are kept, in the order of their variances. A
-    ValueError is raised if no term varies.
+    dropped, and with ``most`` all but the leading ones. A ValueError is raised if no term varies.
     """
     # use units of standard deviations, because products of columns with wide bounds are small but not unimportant
     variance = np.diag(covariance)

@@ -1,8 +1,7 @@
 """Moments that regressions use, derived from their formulas and the public schema.
 
 The score of a regression of y on x with a canonical link is x (y - m(x'b)). It depends on the moments y x and x, to
-second order in x'b also on x x', and on y^2 if a variance is estimated. Curator and analyst both read formulas here,
-and formulas are never evaluated.
+second order in x'b also on x x', and on y^2 if a variance is estimated. Formulas are read here but never evaluated.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache, reduce
 from itertools import combinations_with_replacement, product
 from keyword import iskeyword
 from typing import Any
@@ -28,8 +27,6 @@ MAX_PREDICTOR_DEGREE = 3
 #: A bracket to a power; formulaic expands it before its degree could be checked.
 _POWER = re.compile(r"\)\s*(?:\*\*|\^)\s*(\d{1,9})")
 _NAME_IN_BACKTICKS = re.compile(r"`([^`]*)`")
-#: Functions of one argument whose result is a polynomial if the argument is.
-_AFFINE = ("I", "center", "scale")
 _ONE: Span = frozenset({()})
 
 
@@ -37,7 +34,7 @@ _ONE: Span = frozenset({()})
 class ScoreTerms:
     """Terms of a regression's scores: ``response`` spans the response, and ``design`` spans the predictors."""
 
-    formula: str
+    column: Column | None  # of the response; None if it is an expression
     response: Span
     design: Span
     schema: Schema
@@ -66,9 +63,8 @@ class ScoreTerms:
     def products(self) -> Span:
         """Products among predictors; the search stops as soon as there are more than `MAX_RAW_TERMS`."""
         found: set[Term] = set()
-        kept = sorted(self.kept)
         for one, two in combinations_with_replacement(sorted(self.design), 2):
-            found |= {term for more in kept if (term := reduced(one + two + more, self.schema))}
+            found |= {term for more in self.kept if (term := reduced(one + two + more, self.schema))}
             if len(found) > MAX_RAW_TERMS:
                 break
         return frozenset(found)
@@ -93,9 +89,8 @@ def check_formulas(formulas: Sequence[str]) -> tuple[str, ...]:
 def model_options(formulas: tuple[str, ...], schema: Schema) -> tuple[tuple[str, tuple[Term, ...]], ...]:
     """Return sets of terms for the scores of some models, from the richest to the poorest, each with its name.
 
-    Products among predictors are dropped first, then squares. Response, predictors and products of the two always
-    remain. A ValueError is raised if a formula cannot be read, is not a polynomial of encoded columns, or has too many
-    terms.
+    Products among predictors are dropped first, then squares. A ValueError is raised if a formula cannot be measured
+    (see `model_terms`), or has too many terms.
     """
     models = [model_terms(formula, schema) for formula in formulas]
     core: Span = frozenset().union(*(model.core for model in models))
@@ -117,19 +112,11 @@ def main_effects(response: str, schema: Schema) -> str:
     """Return the formula of the regression of a response on all other columns (main effects)."""
     if response not in schema.names:
         raise ValueError(f"response must be one of the columns {list(schema.names)}; got {response!r}.")
-    terms = {column.name: quoted(column.name) for column in schema}
-    terms |= {name: f"np.log1p({term})" for name, term in terms.items() if _is_logged(schema[name])}
+    terms = {c.name: f"np.log1p({quoted(c.name)})" if _is_logged(c) else quoted(c.name) for c in schema}
     left = terms.pop(response)
     if not terms:
         raise ValueError(f"response needs another column as predictor; {response!r} is the only column of the schema.")
     return f"{left} ~ {' + '.join(terms.values())}"
-
-
-def response_column(formula: str, schema: Schema) -> Column | None:
-    """Return the response column of a regression, or None if it is an expression. See `model_terms` for errors."""
-    model_terms(formula, schema)
-    name = str(read_formula(formula, schema).lhs[0])
-    return schema[name] if name in schema.names else None
 
 
 def model_terms(formula: str, schema: Schema) -> ScoreTerms:
@@ -142,30 +129,21 @@ def model_terms(formula: str, schema: Schema) -> ScoreTerms:
     A regression leaves out rows with missing cells. So each term is also multiplied by the missing indicator of each
     column. Products of the missing indicators of several columns are not included.
     """
-    from formulaic import Formula
-
-    if not isinstance(formula, str):
-        raise TypeError(f"a formula must be a string such as 'y ~ a + b'; got {type(formula).__name__}.")
-    if any(int(power) > MAX_PREDICTOR_DEGREE for power in _POWER.findall(_NAME_IN_BACKTICKS.sub("name", formula))):
+    bare = _NAME_IN_BACKTICKS.sub("name", formula) if isinstance(formula, str) else ""
+    if any(int(power) > MAX_PREDICTOR_DEGREE for power in _POWER.findall(bare)):
         raise ValueError(f"formula {formula!r} must have no power above {MAX_PREDICTOR_DEGREE}.")
     parsed = read_formula(formula, schema)
-    if not hasattr(parsed, "lhs") or not isinstance(parsed.lhs, Formula) or not isinstance(parsed.rhs, Formula):
-        raise ValueError(
-            f"formula {formula!r} must have a response and one right-hand side, such as 'y ~ a + b'."
-            f"{formula_hints(formula, schema)}"
-        )
-    reader = _Reader(formula, schema)
-    terms = list(parsed.lhs)
-    response = reader.factor(terms[0].factors[0]) if len(terms) == 1 and len(terms[0].factors) == 1 else _ONE
+    name = str(parsed.lhs[0])
+    response = _Reader(formula, schema, name).factor(parsed.lhs[0].factors[0])
     if response == _ONE:
-        raise ValueError(f"formula {formula!r} needs one response on its left. Write it as 'y ~ a + b'.")
+        raise _without_response(formula)
     design = _ONE
     for term in parsed.rhs:
-        span = _ONE
+        reader, span = _Reader(formula, schema, str(term)), _ONE
         for factor in term.factors:
-            span = reader.checked(_times(span, reader.factor(factor), schema), str(term))
+            span = reader.times(span, reader.factor(factor))
         design |= span
-    return ScoreTerms(formula, response, design, schema)
+    return ScoreTerms(schema[name] if name in schema.names else None, response, design, schema)
 
 
 def _is_logged(column: Column) -> bool:
@@ -175,6 +153,14 @@ def _is_logged(column: Column) -> bool:
 def quoted(name: str) -> str:
     """Return the name of a column for use in formulas: in backticks unless it is an identifier."""
     return name if name.isidentifier() and not iskeyword(name) else f"`{name}`"
+
+
+def named_columns(text: str, exprs: Iterable[str], schema: Schema) -> list[str]:
+    """List the columns that a formula uses, by names in backticks in its text, and words in its expressions."""
+    # formulaic does not list the variables inside stateful transforms, such as a in poly(a, 2)
+    found = {*exprs, *_NAME_IN_BACKTICKS.findall(text)}
+    found |= {word for expr in exprs for word in re.findall(r"(?<![\w.'\"])[^\W\d]\w*(?!\w|\s*\()", expr)}
+    return [name for name in schema.names if name in found]
 
 
 def formula_hints(formula: str, schema: Schema) -> str:
@@ -189,13 +175,26 @@ def formula_hints(formula: str, schema: Schema) -> str:
     return hints
 
 
+def no_such_columns(formula: str, names: Sequence[str], schema: Schema) -> ValueError:
+    """Return the error for names in a formula that are not columns of the schema."""
+    return ValueError(
+        f"formula {formula!r} must use columns of the schema; got {names}, it has {list(schema.names)}."
+        f"{formula_hints(formula, schema)}"
+    )
+
+
 def read_formula(formula: str, schema: Schema) -> Any:
-    """Parse a formula with formulaic, with ``.`` as all columns of the schema; raise a ValueError if it is invalid."""
+    """Parse a formula with one response, with ``.`` as all columns of the schema; raise a ValueError if it is invalid.
+
+    Returns formulaic's formula, with the sides `lhs` and `rhs`.
+    """
     from formulaic import Formula
     from formulaic.errors import FormulaicError
 
+    if not isinstance(formula, str):
+        raise TypeError(f"formula must be a string such as 'y ~ a + b'; got {type(formula).__name__}.")
     try:
-        return Formula(formula, _context={"__formulaic_variables_available__": list(schema.names)})
+        parsed: Any = Formula(formula, _context={"__formulaic_variables_available__": list(schema.names)})
     except RecursionError:
         raise ValueError(f"formula {formula[:60]!r}... is nested too deeply. Write it as 'y ~ a + b'.") from None
     except (FormulaicError, SyntaxError, AttributeError) as error:  # AttributeError if brackets do not match
@@ -203,6 +202,18 @@ def read_formula(formula: str, schema: Schema) -> Any:
         reason = "its brackets do not match" if isinstance(error, AttributeError) else reason.rstrip(".?")
         hints = formula_hints(formula, schema) or " Put names with spaces or signs in backticks, such as `a name`."
         raise ValueError(f"formula {formula!r} cannot be read: {reason}. Write it as 'y ~ a + b'.{hints}") from None
+    if not isinstance(getattr(parsed, "lhs", None), Formula) or not isinstance(parsed.rhs, Formula):
+        raise ValueError(
+            f"formula {formula!r} must have a response and one right-hand side, such as 'y ~ a + b'."
+            f"{formula_hints(formula, schema)}"
+        )
+    if len(parsed.lhs) != 1 or len(parsed.lhs[0].factors) != 1:
+        raise _without_response(formula)
+    return parsed
+
+
+def _without_response(formula: str) -> ValueError:
+    return ValueError(f"formula {formula!r} needs one response on its left. Write it as 'y ~ a + b'.")
 
 
 def reduced(term: Iterable[int], schema: Schema) -> Term | None:
@@ -225,9 +236,9 @@ def reduced(term: Iterable[int], schema: Schema) -> Term | None:
 @lru_cache(maxsize=8)
 def _kinds(schema: Schema) -> tuple[tuple[int, str], ...]:
     """Return for each encoded feature the position of its column, and its kind: number, binary or indicator."""
-    own = {"real": "number", "integer": "number", "date": "number", "binary": "binary", "categorical": "indicator"}
+    own = {"binary": "binary", "categorical": "indicator"}
     return tuple(
-        (index, "indicator" if rank else own[column.kind])
+        (index, "indicator" if rank else own.get(column.kind, "number"))
         for index, column in enumerate(schema)
         for rank in range(len(column.feature_names))
     )
@@ -241,115 +252,93 @@ def _times(one: Span, two: Span, schema: Schema) -> Span:
 
 @dataclass(frozen=True)
 class _Reader:
-    """Reader of the factors of one formula: converts each to a set of terms that spans it."""
+    """Reader of one term of a formula: it converts each factor to a set of terms that spans it."""
 
     formula: str
     schema: Schema
+    text: str  # of the term, for messages
 
     def factor(self, factor: Any) -> Span:
-        text = str(factor.expr)
-        if factor.eval_method.name == "LITERAL":
-            return _ONE
-        if factor.eval_method.name == "LOOKUP":
-            return self._column(text)
-        try:
-            # names in backticks become identifiers; see `_name`
-            bare = _NAME_IN_BACKTICKS.sub(lambda found: f"{self._identifier}{self._position(found[1])}", text)
-            return self.checked(self._whole(ast.parse(bare, mode="eval").body), text)
-        except SyntaxError:
-            raise self._refusal(text, "is not a polynomial of declared columns") from None
-        except (RecursionError, MemoryError):
-            raise self._refusal(text[:60], "is nested too deeply") from None
+        """Return the span of a factor: a column, a contrast of levels, or a polynomial."""
+        from formulaic.utils.code import sanitize_variable_names
 
-    def checked(self, span: Span, text: str) -> Span:
-        if max(len(term) for term in span) > MAX_PREDICTOR_DEGREE:
-            raise self._refusal(text, f"has a degree above {MAX_PREDICTOR_DEGREE}")
+        text, aliases = str(factor.expr), dict[str, str]()
+        with_levels = [column.name for column in self.schema if column.kind in ("categorical", "binary")]
+        if factor.eval_method.name != "PYTHON":
+            return _ONE if factor.eval_method.name == "LITERAL" else self._column(text)
+        try:
+            bare = sanitize_variable_names(text, dict.fromkeys(self.schema.names), aliases)
+            tree = ast.parse(bare, mode="eval").body
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Name):
+                    node.id = aliases.get(node.id, node.id)  # names in backticks, which need not be identifiers
+            match tree:
+                case ast.Call(func=ast.Name(id="C"), args=[ast.Name(id=name), *_]) if name in with_levels:
+                    return self._column(name)
+                case ast.Call(func=ast.Name(id="poly"), args=[inner, *_]):
+                    return self._power(self._polynomial(inner), self._degree(tree))
+            return self._polynomial(tree)
+        except SyntaxError:
+            raise self._refusal("is not a polynomial of declared columns") from None
+        except (RecursionError, MemoryError):
+            raise self._refusal("is nested too deeply") from None
+
+    def times(self, one: Span, two: Span) -> Span:
+        """Return all products of two sets of terms, or raise a ValueError if their degree is too large."""
+        span = _times(one, two, self.schema)
+        if max(map(len, span)) > MAX_PREDICTOR_DEGREE:
+            raise self._refusal(f"has a degree above {MAX_PREDICTOR_DEGREE}")
         return span
 
-    @cached_property
-    def _identifier(self) -> str:
-        """Prefix of the identifiers that replace names in backticks; it does not occur in the formula."""
-        found = "column_"
-        while found in self.formula:
-            found += "_"
-        return found
-
-    def _name(self, identifier: str) -> str:
-        """Return the name of a column from an identifier in an expression."""
-        number = identifier.removeprefix(self._identifier)
-        return identifier if number == identifier else self.schema.names[int(number)]
-
-    def _position(self, name: str) -> int:
-        if name not in self.schema.names:
-            raise ValueError(
-                f"formula {self.formula!r} must use columns of the schema; got {[name]}, it has "
-                f"{list(self.schema.names)}."
-                f"{formula_hints(self.formula, self.schema)}"
-            )
-        return self.schema.names.index(name)
-
-    def _refusal(self, text: str, why: str) -> ValueError:
-        text = re.sub(rf"{self._identifier}\d+", lambda found: f"`{self._name(found[0])}`", text)
+    def _refusal(self, why: str) -> ValueError:
         return ValueError(
-            f"formula {self.formula!r}: {text} {why}, but a release can measure polynomials of its encoded columns "
-            f"only. Use columns, their interactions and powers up to {MAX_PREDICTOR_DEGREE}, or add a declared column "
-            f"with the transformed values to the table (transform='log1p' for logarithms)."
+            f"formula {self.formula!r}: {self.text[:60]} {why}, but a release can measure polynomials of its encoded "
+            f"columns only. Use columns, their interactions and powers up to {MAX_PREDICTOR_DEGREE}, or add a declared "
+            f"column with the transformed values to the table (transform='log1p' for logarithms)."
         )
 
     def _column(self, name: str, *, logged: bool = False) -> Span:
         """Return the terms of a column: the constant and its encoded features."""
-        own = self._position(name)
-        column = self.schema[name]
-        if logged and not _is_logged(column):
-            raise self._refusal(
-                f"np.log1p({quoted(name)})", "uses a column that is not declared with transform='log1p'"
-            )
-        if _is_logged(column) and not logged:
+        if name not in self.schema.names:
+            raise no_such_columns(self.formula, [name], self.schema)
+        if logged and not _is_logged(self.schema[name]):
+            raise self._refusal("uses a column that is not declared with transform='log1p'")
+        if _is_logged(self.schema[name]) and not logged:
             raise ValueError(
                 f"formula {self.formula!r}: column {name!r} is declared with transform='log1p', so its features are "
                 f"polynomials of np.log1p({quoted(name)}). Write np.log1p({quoted(name)}), or declare the column "
                 "without the transform."
             )
+        own = self.schema.names.index(name)
         return _ONE | {(index,) for index, owner in enumerate(feature_owners(self.schema)) if owner == own}
-
-    def _whole(self, node: ast.AST) -> Span:
-        """Return the terms of a factor: a contrast of levels, or a polynomial."""
-        with_levels = [column.name for column in self.schema if column.kind in ("categorical", "binary")]
-        match node:
-            case ast.Call(func=ast.Name(id="C"), args=[ast.Name(id=name), *_]) if self._name(name) in with_levels:
-                return self._column(self._name(name))
-            case ast.Call(func=ast.Name(id="poly"), args=[inner, *_]):
-                return self._power(self._polynomial(inner), self._degree(node), node)
-            case _:
-                return self._polynomial(node)
 
     def _polynomial(self, node: ast.AST) -> Span:
         match node:
-            case ast.Name(id=identifier):
-                name = self._name(identifier)
+            case ast.Name(id=name):
                 span = self._column(name)
                 if isinstance(self.schema[name], Categorical):
-                    raise self._refusal(ast.unparse(node), "is a column with levels, used inside an expression")
+                    raise self._refusal("has a column with levels, used inside an expression")
                 return span
             case ast.Constant(value=int() | float()):
                 return _ONE
-            case ast.UnaryOp(op=ast.UAdd() | ast.USub(), operand=inner):
+            case (
+                ast.UnaryOp(op=ast.UAdd() | ast.USub(), operand=inner)
+                | ast.Call(func=ast.Name(id="I" | "center" | "scale"), args=[inner], keywords=[])
+            ):
                 return self._polynomial(inner)
             case ast.BinOp(left=one, op=ast.Add() | ast.Sub(), right=two):
                 return self._polynomial(one) | self._polynomial(two)
             case ast.BinOp(left=one, op=ast.Mult(), right=two):
-                span = _times(self._polynomial(one), self._polynomial(two), self.schema)
-                return self.checked(span, ast.unparse(node))
+                return self.times(self._polynomial(one), self._polynomial(two))
             case ast.BinOp(left=one, op=ast.Div(), right=two) if self._polynomial(two) == _ONE:
                 return self._polynomial(one)
             case ast.BinOp(left=one, op=ast.Pow(), right=ast.Constant(value=int(power))) if power > 0:
-                return self._power(self._polynomial(one), power, node)
-            case ast.Call(func=ast.Name(id=name), args=[inner], keywords=[]) if name in _AFFINE:
-                return self._polynomial(inner)
-            case ast.Call(func=function, args=[ast.Name(id=name)], keywords=[]) if ast.unparse(function) == "np.log1p":
-                return self._column(self._name(name), logged=True)
-            case _:
-                raise self._refusal(ast.unparse(node), "is not a polynomial of declared columns")
+                return self._power(self._polynomial(one), power)
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="np"), attr="log1p"), args=[ast.Name(id=name)], keywords=[]
+            ):
+                return self._column(name, logged=True)
+        raise SyntaxError
 
     def _degree(self, node: ast.Call) -> int:
         """Return the degree of ``poly(a, 2)`` or ``poly(a, degree=2)``, with or without ``raw``."""
@@ -358,11 +347,9 @@ class _Reader:
         degree = values.get("degree", 1)
         readable = len(values) == len(given) and len(node.args) <= 3 and set(given) <= {"degree", "raw"}
         if not readable or type(degree) is not int or degree < 1:
-            raise self._refusal(ast.unparse(node), "is not a polynomial of declared columns")
+            raise SyntaxError
         return degree
 
-    def _power(self, span: Span, power: int, node: ast.AST) -> Span:
-        found = span
-        for _ in range(min(power, MAX_PREDICTOR_DEGREE + 1) - 1):  # any power above the limit is refused below
-            found = _times(found, span, self.schema)
-        return self.checked(found, ast.unparse(node))
+    def _power(self, span: Span, power: int) -> Span:
+        # any power above the limit is refused by `times`
+        return reduce(self.times, [span] * min(power, MAX_PREDICTOR_DEGREE + 1))

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from iwbayes.evidence import FeatureMap
     from iwbayes.evidence.scores import RowFeatures
 
-#: Largest noise ratio (noise over the synthetic standard deviation) at which richer features are chosen. Unmeasured
-#: moments come from the generator, with an unknown error, and intervals that depend on them cover far too rarely. The
-#: noise of measured moments is known, and intervals account for it. So a large set of features is worth some noise.
+#: Largest noise ratio (noise over the synthetic standard deviation) at which richer features are chosen. Intervals
+#: account for this noise, but not for the unknown error of moments that only come from the generator.
 NOISE_TARGET = 0.5
 #: Number of features that a regression with one predictor needs: the smallest number if regressions are named.
 FEATURES_OF_ONE_PREDICTOR = 4
@@ -35,10 +34,7 @@ TERMS_OF_MODELS = ("model", "scores")
 
 
 def noise_advice(noise_ratio: float, n_features: int, terms: str) -> str:
-    """Return advice if few regressions will be calibrated, and "" otherwise.
-
-    ``terms`` names the features, as in a plan.
-    """
+    """Return advice if few regressions will be calibrated, and "" otherwise; ``terms`` names the features."""
     # the noise ratio is about proportional to the number of features
     least = noise_ratio * min(1.0, FEATURES_OF_ONE_PREDICTOR / n_features)
     named = terms.startswith(TERMS_OF_MODELS)
@@ -66,8 +62,6 @@ MEAN_OF_FEATURES = "mean of features"
 MEAN_OF_COLUMNS = "mean of columns and products"
 #: Name of the held-back test of a tilt: the noisy mean of features that the tilt does not use.
 TEST_OF_FIT = "test of fit"
-
-
 #: Mean square error assumed for the rows in an unmeasured direction of variance one, if no held-back test exists: the
 #: effect of a relation that the generator missed. Over releases of ten real populations (N 500 to 2,000, epsilon 0.3 to
 #: 1) the median was 0.02, and the range 0.004 to 0.1.
@@ -87,28 +81,25 @@ class Measurement:
     name : str
         `MEAN_OF_FEATURES` for a tilt; "logistic coefficients" for a logistic log ratio.
     value : ndarray, shape (k,)
-        The noisy statistic. For a tilt, it is the mean of the features over the private rows. For a tilt in stages, it
-        is the mean of the last stage, combined with the information of the earlier stages.
+        The noisy statistic: for a tilt, the mean of the features over the private rows; for a tilt in stages, that of
+        the last stage, combined with the information of the earlier stages.
     noise : NoiseDistribution
         Distribution of the noise in ``value``.
     sensitivity : float
         Largest change of the exact statistic between adjacent tables, in the norm of the mechanism.
     features : FeatureMap, RowFeatures or None
-        For a tilt, the map whose mean was measured. For a tilt in stages, the values of the features at the synthetic
-        rows. None for other methods.
+        For a tilt, the map whose mean was measured; for a tilt in stages, the features of the synthetic rows.
     n_private : int
         Number of private rows N (public).
-    held_back : Measurement or None, default None
+    held_back : Measurement, optional
         For a tilt, the noisy mean of other features that the weights do not use: the held-back test of the fit.
-    coefficients : ndarray, shape (q,), or None, default None
-        For a tilt, the coefficients b of the weights ``w0_i exp(b.phi_i)``, one for each of `tilt_columns`, computed
-        from ``value`` and the synthetic rows. None for other methods.
+    coefficients : ndarray, shape (q,), optional
+        For a tilt, the coefficients b of the weights ``w0_i exp(b.phi_i)``, one for each of `tilt_columns`.
     misfit : float, default NaN
         For a tilt in stages, mean square error of the rows before the first stage, in directions of variance one of its
-        features, minus the part explained by noise and sampling. It can be negative. NaN for other methods.
-    columns : Measurement or None, default None
-        For a tilt in stages, the noisy mean of the columns that its models read and of their products, from the early
-        stages. None for other methods.
+        features, minus the part explained by noise and sampling. It can be negative.
+    columns : Measurement, optional
+        For a tilt in stages, the noisy mean of the columns that its models read and of their products.
 
     Raises
     ------
@@ -184,13 +175,9 @@ class Measurement:
 
     @property
     def least_misfit(self) -> float:
-        """Smallest mean square error to assume for the rows in an unmeasured direction of variance one.
-
-        It is zero if there is a held-back test. For a tilt in stages it is the error that clipping leaves in the
-        scores.
-        """
+        """Smallest mean square error to assume for the rows in an unmeasured direction of variance one."""
         if self.held_back is not None:
-            return 0.0
+            return 0.0  # the test measures it
         if not np.isfinite(self.misfit):
             return ASSUMED_MISFIT
         return CLIPPED_MISFIT * math.sqrt(self.noise.variance / self.tilt_columns.stop)
@@ -208,9 +195,8 @@ class Measurement:
 def excess_over_chance(missed: Array, spread: Array, by_chance: Array) -> float:
     """Return the mean over directions of ``missed' spread^-1 missed``, minus its expectation by chance.
 
-    ``missed`` (k,) are differences of means. ``spread`` (k, k) is the covariance of the features. ``by_chance`` (k, k)
-    is the covariance of these differences due to noise and sampling alone. Directions with less than a hundredth of the
-    largest variance are left out.
+    ``missed`` (k,) are differences of means, ``spread`` (k, k) the covariance of the features, and ``by_chance`` (k, k)
+    that of these differences due to noise and sampling alone. Directions of small variance are left out.
     """
     values, vectors = np.linalg.eigh(symmetric(spread))
     kept = values > _LEAST_SPREAD * values[-1]
@@ -223,8 +209,7 @@ def misfit_before_tilt(features: Array, shares: Array, value: Array, noise: Arra
     """Return the mean square error of rows before their tilt, in directions of variance one of its features (row, k).
 
     It compares the released means ``value`` (k,), whose noise has covariance ``noise`` (k, k), with the means of the
-    rows under their shares (row,), which sum to one. The difference expected from noise and sampling is subtracted, so
-    the result can be negative.
+    rows under their shares (row,) of sum one, minus what noise and sampling explain. It can be negative.
     """
     center = shares @ features
     spread = symmetric((features * shares[:, None]).T @ features - np.outer(center, center))

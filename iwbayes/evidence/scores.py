@@ -1,8 +1,7 @@
 """Scores of named models as bounded features: interfaces that models implement, and the maps of their scores.
 
-The score of a row is the gradient of its log likelihood and has p numbers for a model with p parameters. Near the mode,
-the likelihood depends on the rows through the mean score only. So p features suffice, while products of columns need
-about p squared over two.
+Near the mode, the likelihood depends on the rows only through the mean of their p scores, the gradients of their log
+likelihoods. So p features suffice, while products of columns need about p squared over two.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
@@ -18,8 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from iwbayes.evidence.bounded import BoundedFeatures
-from iwbayes.evidence.feature_map import FeatureMap, whitener_of
+from iwbayes.evidence.feature_map import BoundedFeatures, FeatureMap, whitener_of
 from iwbayes.evidence.terms import Term, ordered_terms, raw_chunks, raw_terms
 from iwbayes.schema import Schema
 from iwbayes.tables import SyntheticTable
@@ -53,7 +51,7 @@ class Outcomes(NamedTuple):
 class RowScores(Protocol):
     """Scores of rows at one public point. The score of a row depends on that row only.
 
-    Calls should not raise errors: `ScoreMap` then evaluates the rows one by one, and this takes longer.
+    If a call raises an error, `ScoreMap` evaluates the rows one by one, which takes longer.
     """
 
     def __call__(self, frame: pd.DataFrame) -> Array:
@@ -76,10 +74,7 @@ class RowScores(Protocol):
 
 @dataclass(frozen=True)
 class ColumnScores:
-    """A `RowScores` without a model: the encoded columns that models read, and their products.
-
-    Their means give the shares of the levels, and how strongly the columns are related.
-    """
+    """A `RowScores` without a model: the encoded columns that models read, and their products."""
 
     schema: Schema  # declares these columns only
     terms: tuple[Term, ...]  # of its features; see `FeatureMap`
@@ -133,8 +128,7 @@ class ScoreModel(Protocol):
     def on(self, synthetic: SyntheticTable) -> Callable[[Array], RowScores]:
         """Return a function from weights (row,) of the synthetic rows to the scores at the weighted posterior mode.
 
-        The weights sum to the number of private rows. This method or the returned function raises a RuntimeError or
-        ValueError if there is no mode.
+        The weights sum to the number of private rows. A RuntimeError or ValueError is raised if there is no mode.
         """
 
     def to_data(self) -> dict[str, Any]:
@@ -143,45 +137,25 @@ class ScoreModel(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ScoreMap(BoundedFeatures):
-    """Whitened and clipped scores phi(x) of one or more models.
+    """Whitened and clipped scores of one or more models: `BoundedFeatures` of z = (s(x) - center) @ whitener.
 
-    z = (s(x) - center) @ whitener, where s concatenates the scores of all models. Clipping bounds the influence of a
-    row for any scores; see `BoundedFeatures`.
-
-    Clipping alone biases a score. At the mode, the mean of a score given the predictors is zero, but the mean of the
-    clipped score is not, so rows of a rare level would carry more information on their number than on their response.
-    If the response has few levels, the shift due to clipping is therefore subtracted before the row is clipped again
-    (Künsch, Stefanski & Carroll, JASA 1989). The shift uses the probabilities of the model at the public point, so it
-    is a function of the row alone.
+    s concatenates the scores of all models. Clipping alone biases a score: at the mode, its mean given the predictors
+    is zero, but that of the clipped score is not. If the response has few levels, this shift is therefore subtracted
+    before the row is clipped again (Künsch, Stefanski & Carroll, JASA 1989). It uses the probabilities of the model at
+    the public point, so it is a function of the row alone.
 
     Theory: docs/theory.md#in-stages.
-
-    Parameters
-    ----------
-    scores : tuple of RowScores
-        Score functions of the models.
-    center : ndarray, shape (p,)
-        Centre of the scores.
-    whitener : ndarray, shape (p, k)
-        Map from centred scores to uncorrelated coordinates of variance one.
-    bound : float
-        Largest norm of z after clipping.
-    order : {2, inf}, default 2
-        Order of the norm.
-    flag : bool, default True
-        Whether there is an additional last coordinate for clipped rows; see `BoundedFeatures`.
-    back : ndarray, shape (k, p), optional
-        Map from z to the centred raw scores, which `whitened` knows. An inverse of the whitener would be another map if
-        raw scores depend on each other, as the levels of a column do.
     """
 
-    scores: tuple[RowScores, ...]
+    scores: tuple[RowScores, ...]  # of the models
     center: Array  # (p,)
-    whitener: Array  # (p, k)
+    whitener: Array  # (p, k): from centred scores to uncorrelated coordinates of variance one
     bound: float
     order: float = 2
     flag: bool = True
-    back: Array | None = None  # (k, p)
+    #: Map (k, p) from z to the centred raw scores, which `whitened` knows. An inverse of the whitener would be another
+    #: map if raw scores depend on each other, as the levels of a column do.
+    back: Any = None
 
     def __post_init__(self) -> None:
         self._check_bound()
@@ -232,47 +206,31 @@ class ScoreMap(BoundedFeatures):
         phi[far, : self.n_coordinates] = self.clip(own)[:, : self.n_coordinates]
         return phi
 
-    def with_bound(self, bound: float) -> ScoreMap:
-        """Return the same map with a different clip bound."""
-        return replace(self, bound=float(bound))
-
     def of_rows(self, synthetic: SyntheticTable) -> RowFeatures:
         """Return the features of synthetic rows, as a release stores them."""
         return RowFeatures(synthetic.schema, self.transform(synthetic.frame), self.bound, self.flag, self.digest())
 
-    def _to_raw(self) -> Array:
-        """Return the map (k, p) from z to the centred raw scores."""
-        assert self.back is not None  # noqa: S101 - maps that are measured come from `whitened`
-        return self.back
-
     def without_products(self) -> Array:
         """Return orthonormal axes (k, r) of z along which raw scores vary that are no products of columns."""
-        last, back = self.scores[-1], self._to_raw()
-        kept = np.ones(back.shape[1], dtype=bool)
+        last, kept = self.scores[-1], np.ones(self.back.shape[1], dtype=bool)
         if isinstance(last, ColumnScores):
             kept[-len(last.terms) :] = [len(term) == 1 for term in last.terms]
-        scaled, _ = _unit_columns(back[:, kept])
-        axes, sizes, _ = np.linalg.svd(scaled, full_matrices=False)
-        return np.asarray(axes[:, sizes > _BACK * sizes[0]])
+        return _decomposed(self.back[:, kept])[0]
 
     def of_columns(self, schema: Schema) -> tuple[FeatureMap, Array] | None:
         """Return features of the columns, and U (k, r), by which their mean follows from the mean of z.
 
-        The raw values of `ColumnScores` are linear in z. The features are the combinations of them for which U has
-        orthonormal columns: independent noise of one variance in the mean of z remains independent noise of the same
-        variance in their mean. None if no columns are among the scores. They are never clipped, because they describe
-        numbers that are public already.
+        None if no columns are among the scores. The raw values of `ColumnScores` are linear in z, and the features are
+        the combinations of them for which U has orthonormal columns: independent noise of one variance stays so. They
+        are never clipped, because they describe numbers that are public already.
         """
         last = self.scores[-1]
         if not isinstance(last, ColumnScores):
             return None
         n_terms = len(last.terms)
-        back, units = _unit_columns(self._to_raw()[:, -n_terms:])  # (k, term)
-        turned, sizes, axes = np.linalg.svd(back, full_matrices=False)
-        kept = sizes > _BACK * sizes[0]
-        whitener = (axes[kept].T / sizes[kept]) / units[:, None]
+        turned, whitener = _decomposed(self.back[:, -n_terms:])
         found = FeatureMap(schema, last.terms_of(schema), self.center[-n_terms:], whitener, bound=1.0, flag=False)
-        return replace(found, bound=found.reach), turned[:, kept]
+        return found.with_bound(found.reach), turned
 
     def digest(self) -> str:
         """Return a digest of the score functions, centre, whitener and bound."""
@@ -281,10 +239,9 @@ class ScoreMap(BoundedFeatures):
 
     @classmethod
     def whitened(cls, scores: Sequence[RowScores], synthetic: SyntheticTable, shares: Array) -> ScoreMap:
-        """Make a map that whitens the scores by the mean and covariance of synthetic rows.
+        """Make a map that whitens the scores by synthetic rows, with public weights ``shares`` (row,) of sum one.
 
-        ``shares`` (row,) are public weights of the rows that sum to one. The bound is the 95 % quantile of the weighted
-        norms. A ValueError is raised if there is no score, or no score varies.
+        The bound is the 95 % quantile of the weighted norms. A ValueError is raised if no score varies.
         """
         if not scores:
             raise ValueError("at least one score function is required; got none.")
@@ -314,29 +271,13 @@ class ScoreMap(BoundedFeatures):
 
 @dataclass(frozen=True, eq=False)
 class RowFeatures(BoundedFeatures):
-    """Features of the synthetic rows of one release, as numbers. A release file does not contain their function.
-
-    Parameters
-    ----------
-    schema : Schema
-        Schema of the rows.
-    values : ndarray, shape (row, k)
-        Clipped coordinates; with ``flag``, the last one is the indicator of clipped rows.
-    bound : float
-        Largest norm after clipping.
-    flag : bool
-        Whether there is an indicator of clipped rows.
-    function : str
-        Digest of the function that gave the features of the private rows.
-    order : {2}
-        Order of the norm.
-    """
+    """`BoundedFeatures` of the synthetic rows of one release, as numbers. Its file does not contain their function."""
 
     schema: Schema
-    values: Array
+    values: Array  # (row, k): clipped coordinates; with `flag`, the last one is the indicator of clipped rows
     bound: float
     flag: bool
-    function: str
+    function: str  # digest of the function that gave the features of the private rows
     order: float = 2
 
     def __post_init__(self) -> None:
@@ -378,11 +319,13 @@ class RowFeatures(BoundedFeatures):
         return self.values
 
 
-def _unit_columns(matrix: Array) -> tuple[Array, Array]:
-    """Divide the columns of a matrix by their norms, and return these; zero columns remain."""
-    norms = np.linalg.norm(matrix, axis=0)
+def _decomposed(loadings: Array) -> tuple[Array, Array]:
+    """Return orthonormal axes U (k, r) of loadings (k, p), and the map B (p, r) for which U = loadings @ B."""
+    norms = np.linalg.norm(loadings, axis=0)
     norms[norms == 0] = 1.0
-    return matrix / norms, norms
+    turned, sizes, axes = np.linalg.svd(loadings / norms, full_matrices=False)
+    kept = sizes > _BACK * sizes[0]
+    return turned[:, kept], (axes[kept].T / sizes[kept]) / norms[:, None]
 
 
 def raw_scores(scores: Sequence[RowScores], frame: pd.DataFrame) -> Array:
@@ -393,10 +336,7 @@ def raw_scores(scores: Sequence[RowScores], frame: pd.DataFrame) -> Array:
 def _evaluated(
     function: Callable[[pd.DataFrame], Array], frame: pd.DataFrame, rows: slice, width: int | None = None
 ) -> Array:
-    """Return the result (row, width) for a block of a table. A row that makes the function fail has NaN.
-
-    Other rows are not affected: where a block fails, its rows are evaluated one by one.
-    """
+    """Return the result (row, width) for a block of a table; NaN only in the rows that make the function fail."""
 
     def of(part: slice) -> Array | None:
         try:

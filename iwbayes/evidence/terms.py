@@ -98,12 +98,11 @@ def raw_names(schema: Schema, terms: Terms) -> tuple[str, ...]:
 
 
 def raw_ranges(schema: Schema, terms: Terms) -> tuple[Array, Array]:
-    """Return the smallest and largest values of each raw term that a schema allows, shapes (raw,).
-
-    Different features are treated as independent of each other, which is exact for features of different columns.
-    """
-    lows = [low for column in schema for low in _ends(column)[0]]
-    highs = [high for column in schema for high in _ends(column)[1]]
+    """Return bounds (raw,), (raw,) of each raw term that a schema allows, exact for features of different columns."""
+    levels = [
+        rank > 0 or column.kind == "categorical" for column in schema for rank, _ in enumerate(column.feature_names)
+    ]
+    lows, highs = np.where(levels, 0.0, -0.5).tolist(), np.where(levels, 1.0, 0.5).tolist()
     ranges = []
     for term in raw_terms(schema, terms):
         low = high = 1.0
@@ -118,14 +117,6 @@ def raw_ranges(schema: Schema, terms: Terms) -> tuple[Array, Array]:
     return low_ends, high_ends
 
 
-def _ends(column: Column) -> tuple[list[float], list[float]]:
-    """Return the smallest and largest values of each feature of a column."""
-    if column.kind == "categorical":  # its corners would be a square table
-        return [0.0] * len(column.feature_names), [1.0] * len(column.feature_names)
-    corners = column_corners(column)
-    return corners.min(axis=0).tolist(), corners.max(axis=0).tolist()
-
-
 def column_corners(column: Column) -> Array:
     """Return the extreme points of the encoded block of a column, shape (corner, feature)."""
     if column.kind == "categorical":
@@ -136,7 +127,7 @@ def column_corners(column: Column) -> Array:
 
 
 def raw_chunks(schema: Schema, terms: Terms, frame: pd.DataFrame) -> Iterator[tuple[slice, Array]]:
-    """Yield raw terms in blocks of rows, shape (row, raw), so that many terms of long tables need little memory."""
+    """Yield raw terms in blocks of rows, shape (row, raw), which need little memory."""
     listed = raw_terms(schema, terms)
     blocks = [np.array(list(group)) for _, group in groupby(listed, key=len)]
     for rows in row_blocks(len(frame), _CHUNK):

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from iwbayes.evidence.feature_map import FeatureMap, raw_moments
+from iwbayes.evidence.feature_map import FeatureMap, moments
 from iwbayes.evidence.scores import RowFeatures
 from iwbayes.evidence.terms import Term, Terms, feature_owners, ordered_terms, raw_chunks, raw_terms
 from iwbayes.schema import Schema
@@ -83,45 +83,25 @@ def residual_whitener(covariance: Array, own: NDArray[np.bool_], share_left: flo
 def unmeasured_features(frame: pd.DataFrame, features: FeatureMap | RowFeatures, shares: Array) -> Array:
     """Return features (row, k), of variance one under shares (row,), that a map does not measure.
 
-    They are residuals of products on the terms of the map, uncorrelated with these terms and with each other. There are
-    none if the map measures all products. For `RowFeatures`, the candidates are the columns and their products. The
-    rows must be in canonical form.
+    They are residuals of products (for `RowFeatures`, of columns and products) on the features of the map, uncorrelated
+    with these and with each other. There are none if the map measures all products.
     """
+    schema, values, own = features.schema, np.empty((len(frame), 0)), set[Term]()
     if isinstance(features, RowFeatures):
-        return _residuals_on_values(frame, features, shares)
-    own, more = raw_terms(features.schema, features.terms), next_terms(features.schema, features.terms)
-    if not more:
-        return np.empty((len(frame), 0))
-    terms = ordered_terms({*own, *more})
-    center, gram = raw_moments(features.schema, terms, frame, shares)
-    measured = set(own)
-    with one_blas_thread():
-        mine = np.array([term in measured for term in terms])
-        whitener = residual_whitener(gram - np.outer(center, center), mine, LEFT[0])
-        found = np.empty((len(frame), whitener.shape[1]))
-        for rows, raw in raw_chunks(features.schema, terms, frame):
-            found[rows] = (raw - center) @ whitener
-    return found
-
-
-def _residuals_on_values(frame: pd.DataFrame, features: RowFeatures, shares: Array) -> Array:
-    """Return residuals of columns and products on features with known values only; see `unmeasured_features`."""
-    schema, own = features.schema, features.transform(frame)[:, : features.n_coordinates]
-    terms = ordered_terms({*raw_terms(schema, "linear"), *next_terms(schema, "linear")})
-    mine = np.arange(own.shape[1] + len(terms)) < own.shape[1]
-    center, gram = np.zeros(len(mine)), np.zeros((len(mine), len(mine)))
+        values = features.transform(frame)[:, : features.n_coordinates]
+        terms = ordered_terms({*raw_terms(schema, "linear"), *next_terms(schema, "linear")})
+    elif more := next_terms(schema, features.terms):
+        own = set(raw_terms(schema, features.terms))
+        terms = ordered_terms(own | set(more))
+    else:
+        return values
 
     def blocks() -> Iterator[tuple[slice, Array]]:
         for rows, raw in raw_chunks(schema, terms, frame):
-            yield rows, np.concatenate([own[rows], raw], axis=1)
+            yield rows, np.concatenate([values[rows], raw], axis=1)
 
     with one_blas_thread():
-        for rows, raw in blocks():
-            weighted = raw * shares[rows, None]
-            center += weighted.sum(axis=0)
-            gram += weighted.T @ raw
+        center, gram = moments(blocks(), shares)
+        mine = np.array([True] * values.shape[1] + [term in own for term in terms])
         whitener = residual_whitener(gram - np.outer(center, center), mine, LEFT[0])
-        found = np.empty((len(frame), whitener.shape[1]))
-        for rows, raw in blocks():
-            found[rows] = (raw - center) @ whitener
-    return found
+        return np.concatenate([(raw - center) @ whitener for _, raw in blocks()])

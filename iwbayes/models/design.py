@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import warnings
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from formulaic import Formula
 from formulaic.parser.types import Term as FormulaTerm
 from numpy.typing import NDArray
 
-from iwbayes.evidence.formulas import formula_hints, read_formula
-from iwbayes.models.design_spec import DesignSpec, Term, evaluate
+from iwbayes.evidence.formulas import named_columns, no_such_columns, read_formula
+from iwbayes.models.design_spec import DesignSpec, Term, check_finite, evaluate
 from iwbayes.models.families import Family, FamilyName, Response, default_family, get_family
 from iwbayes.schema import Schema
 from iwbayes.utils.arrays import Array, BoolArray
@@ -56,8 +55,8 @@ class Design(DesignSpec):
     def on(self, frame: pd.DataFrame) -> OtherRows:
         """Evaluate the design on all rows of a table of the same schema, in canonical form.
 
-        All rows go through the same arithmetic in arrays of one shape. Rows that are incomplete or have unknown levels
-        get placeholder cells. So the numbers of a row depend on this row only, to the last bit.
+        Rows that are incomplete or have unknown levels get placeholder cells, so that all rows go through the same
+        arithmetic in arrays of one shape, and the numbers of a row depend on this row only, to the last bit.
         """
         used = frame[list(self.schema.names)].reset_index(drop=True)
         complete = used.notna().all(axis=1).to_numpy(copy=True)
@@ -67,9 +66,10 @@ class Design(DesignSpec):
             levels[self.name] = tuple(level for level in own if str(level) in self.levels)
         for name, kept in levels.items():
             known &= used[name].isin(kept).to_numpy()
+        column: Any
         for column in self.schema:
-            placeholder = levels[column.name][0] if column.name in levels else _any_cell(column)
-            used[column.name] = used[column.name].where(known, placeholder)
+            any_cell = column.levels[0] if column.kind in ("binary", "categorical") else column.lower
+            used[column.name] = used[column.name].where(known, levels.get(column.name, [any_cell])[0])
         for name, kept in self.predictor_levels.items():
             used[name] = used[name].cat.set_categories(list(kept))
         ready = _plain(used)
@@ -100,24 +100,22 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: Fami
     Formulas may call Python functions, because the analyst writes them. If `family` is None, the declared type of the
     response column decides (see `default_family`). An expression of columns as response is gaussian.
 
-    Levels use treatment coding with the first declared level as the reference. Levels that never occur, and columns
-    that are zero in all rows, get no coefficient, because their posterior would equal their prior. If the first level
-    does not occur, the first level that does occur is the reference. A warning reports these cases. It also reports
-    rows left out because of missing cells.
+    Levels use treatment coding with the first declared level that occurs as the reference. Levels that never occur, and
+    columns that are zero in all rows, get no coefficient, because their posterior would equal their prior. A warning
+    reports these cases, and rows left out because of missing cells.
 
     Raises ValueError if formulaic cannot read the formula or a column is unknown, if the family does not allow the
     response, if a design column is not finite, or if no row is complete. Names that ArviZ does not allow are refused
     too: "chain", "draw", and names with a "/".
     """
-    parsed, lhs, family = _parse(formula, schema, family)
-    used = _named_columns(formula, [*parsed.lhs, *parsed.rhs], schema)
+    parsed = read_formula(formula, schema)
+    lhs, family = _named(parsed, schema, family)
+    exprs = [str(factor.expr) for term in parsed.rhs for factor in term.factors]
+    used = named_columns(formula, [lhs, *exprs], schema)
     unknown = {str(name) for name in parsed.required_variables} - set(schema.names) - {"np"}
     if unknown:
-        raise ValueError(
-            f"formula {formula!r} must use columns of the schema; got {sorted(unknown)}, it has {list(schema.names)}."
-            f"{formula_hints(formula, schema)}"
-        )
-    predictors = _named_columns(formula.partition("~")[2], parsed.rhs, schema)
+        raise no_such_columns(formula, sorted(unknown), schema)
+    predictors = named_columns(formula.partition("~")[2], exprs, schema)
     rows = np.flatnonzero(frame[used].notna().all(axis=1))
     if len(rows) == 0:
         raise ValueError(
@@ -129,15 +127,10 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: Fami
             f"{len(frame) - len(rows)} of {len(frame)} rows have missing cells in "
             f"{[name for name in used if frame[name].isna().any()]}; these rows and their weights are left out."
         )
-    subset = ready_rows(frame.iloc[rows][used], schema, skip=lhs)
+    subset = ready_rows(frame.iloc[rows][used], skip=lhs)
     response, response_spec = _response(parsed, lhs, subset, schema, family)
     x, terms, spec, columns = _matrix(parsed, subset)
     _check_names(lhs, terms)
-    if len(x) != len(rows) or len(response.values) != len(rows):
-        raise ValueError(
-            f"formula {formula!r} must keep the number of rows; one of its functions changes it. Use a function that "
-            "returns one value per row."
-        )
     levels = {key: tuple(subset[key].cat.categories) for key in predictors if hasattr(subset[key], "cat")}
     return Design(
         formula=formula,
@@ -161,8 +154,8 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: Fami
 def other_rows(design: Design, frame: pd.DataFrame) -> Design:
     """Apply a design to different rows of the same schema, in canonical form.
 
-    Rows are left out if they have missing cells in the columns used, or levels without a coefficient. Raises ValueError
-    if no row is left, or if the formula cannot be evaluated on these rows.
+    Rows with missing cells or levels without a coefficient are left out. Raises ValueError if no row is left, or if the
+    formula cannot be evaluated on these rows.
     """
     with design.refusals():
         found = design.on(frame)
@@ -174,7 +167,7 @@ def other_rows(design: Design, frame: pd.DataFrame) -> Design:
         )
     x, response = found.x[rows], replace(design.response, values=found.y[rows])
     for name, values in zip((*design.columns, design.name), (*x.T, response.values), strict=True):
-        _check_finite(name, values[:, None])
+        check_finite(name, values)
     return replace(design, x=x, response=response, rows=rows, n_rows=len(frame))
 
 
@@ -182,50 +175,28 @@ def _warn(message: str) -> None:
     warnings.warn(message, IwbayesWarning, stacklevel=4)
 
 
-def _parse(formula: str, schema: Schema, asked: FamilyName | Family | None) -> tuple[Any, str, Family]:
-    """Parse the formula, and check that its response is one column, or any expression for the gaussian family."""
-    if not isinstance(formula, str):
-        raise TypeError(f"formula must be a string such as 'y ~ a + b'; got {type(formula).__name__}.")
-    parsed = read_formula(formula, schema)
-    terms = list(getattr(parsed, "lhs", None) or [])
-    if len(terms) != 1 or len(terms[0].factors) != 1:
-        raise ValueError(f"formula {formula!r} must have one response on the left of '~'. Write it as 'y ~ a + b'.")
-    if not isinstance(getattr(parsed, "rhs", None), Formula):
-        raise ValueError(f"formula {formula!r} must have one part on the right of '~'.{formula_hints(formula, schema)}")
-    lhs = str(terms[0].factors[0].expr)
+def _named(parsed: Any, schema: Schema, asked: FamilyName | Family | None) -> tuple[str, Family]:
+    """Return the response and the family. The response is one column, or any expression for the gaussian family."""
+    lhs = str(parsed.lhs[0].factors[0].expr)
     if asked is None:
         asked = default_family(schema[lhs]) if lhs in schema.names else "gaussian"
     family = get_family(asked)
     if lhs not in schema.names and not family.continuous:
-        if lhs.isidentifier():
-            raise ValueError(
-                f"the response must be a column of the schema; got {lhs!r}. Use one of {list(schema.names)}."
-            )
+        remedy = "" if lhs.isidentifier() else ", or family='gaussian' for an expression"
         raise ValueError(
-            f"the response of family {family.name!r} must be a column; got the expression {lhs!r}. "
-            f"Use one of {list(schema.names)}, or family='gaussian'."
+            f"the response of family {family.name!r} must be a column of the schema; got {lhs!r}. Use one of "
+            f"{list(schema.names)}{remedy}."
         )
-    return parsed, lhs, family
+    return lhs, family
 
 
-def _named_columns(text: str, terms: Iterable[FormulaTerm], schema: Schema) -> list[str]:
-    """List the columns of the schema that terms use. `text` is the source text of these terms."""
-    # formulaic does not list the variables inside stateful transforms, such as a in poly(a, 2)
-    exprs = {str(factor.expr) for term in terms for factor in term.factors}
-    quoted = set(re.findall(r"`([^`]+)`", text))
-    words = {word for expr in exprs for word in re.findall(r"(?<![\w.'\"])[^\W\d]\w*(?!\w|\s*\()", expr)}
-    return [name for name in schema.names if name in exprs | quoted | words]
-
-
-def ready_rows(frame: pd.DataFrame, schema: Schema, *, skip: str) -> pd.DataFrame:
+def ready_rows(frame: pd.DataFrame, *, skip: str) -> pd.DataFrame:
     """Convert to plain numpy numbers, and drop the categories that do not occur, except in the column `skip`."""
-    ready = {}
-    for name in frame.columns:
-        values = frame[name].reset_index(drop=True)
-        if isinstance(values.dtype, pd.CategoricalDtype) and name != skip:
-            values = _occurring(values)
-        ready[name] = values
-    return _plain(pd.DataFrame(ready))
+    ready = frame.reset_index(drop=True)
+    for name in ready:
+        if hasattr(ready[name], "cat") and name != skip:
+            ready[name] = _occurring(ready[name])
+    return _plain(ready)
 
 
 def _plain(frame: pd.DataFrame) -> pd.DataFrame:
@@ -234,21 +205,15 @@ def _plain(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.astype({name: np.int64 for name in whole if not hasattr(frame[name], "cat")})
 
 
-def _any_cell(column: Any) -> Any:
-    """Return a valid cell of a column, as a placeholder in rows that are left out."""
-    return column.levels[0] if column.kind in ("binary", "categorical") else column.lower
-
-
 def _occurring(values: pd.Series) -> pd.Series:
-    occurring = set(values.unique())
-    kept = [level for level in values.cat.categories if level in occurring]  # the first is the reference
-    absent = [level for level in values.cat.categories if level not in occurring]
-    if absent:
+    kept = values.cat.remove_unused_categories()
+    levels = kept.cat.categories.tolist()  # the first is the reference
+    if absent := [level for level in values.cat.categories if level not in levels]:
         _warn(
             f"levels {absent} of column {values.name!r} occur in no row, so they get no coefficient. The reference "
-            f"level is {kept[0]!r}."
+            f"level is {levels[0]!r}."
         )
-    return values.cat.set_categories(kept)
+    return kept
 
 
 def _response(parsed: Any, lhs: str, frame: pd.DataFrame, schema: Schema, family: Family) -> tuple[Response, Any]:
@@ -259,7 +224,7 @@ def _response(parsed: Any, lhs: str, frame: pd.DataFrame, schema: Schema, family
     values = matrix.to_numpy(dtype=np.float64)
     if values.shape[1] != 1:
         raise ValueError(f"the response {lhs!r} must be one number per row; it has {values.shape[1]} columns.")
-    _check_finite(lhs, values)
+    check_finite(lhs, values)
     return Response(values[:, 0]), matrix.model_spec
 
 
@@ -273,12 +238,6 @@ def _occurring_levels(name: str, response: Response) -> Response:
     return Response(positions.astype(np.float64), tuple(response.levels[code] for code in codes))
 
 
-def _check_finite(name: str, values: Array) -> None:
-    if not np.isfinite(values).all():
-        count = int((~np.isfinite(values)).any(axis=1).sum())
-        raise ValueError(f"{name!r} must be finite; it is not finite in {count} rows. Change the transformation.")
-
-
 def _matrix(parsed: Any, frame: pd.DataFrame) -> tuple[Array, tuple[Term, ...], Any, tuple[str, ...]]:
     """Return the columns of the right-hand side that are not zero in all rows, with terms, specification and names."""
     matrix = evaluate(parsed.rhs, frame)
@@ -289,16 +248,16 @@ def _matrix(parsed: Any, frame: pd.DataFrame) -> tuple[Array, tuple[Term, ...], 
     for formula_term, columns in spec.term_slices.items():
         indices = np.arange(len(names))[columns]
         name = "Intercept" if str(formula_term) == "1" else str(formula_term)
-        _check_finite(name, values[:, indices])
+        check_finite(name, values[:, indices])
         labels = _labels(formula_term, [names[index] for index in indices], spec)
-        filled = [i for i, index in enumerate(indices) if values[:, index].any()]
-        if len(filled) < len(indices):
-            empty = [names[index] for i, index in enumerate(indices) if i not in filled]
+        filled = values[:, indices].any(axis=0)
+        if not filled.all():
+            empty = [names[index] for index in indices[~filled]]
             _warn(f"columns {empty} of the design matrix are zero in all rows, so they get no coefficient.")
-        if filled:
-            labels = None if labels is None else tuple(labels[i] for i in filled)
-            terms.append(Term(name, slice(len(kept), len(kept) + len(filled)), labels))
-            kept += [int(indices[i]) for i in filled]
+        if filled.any():
+            labels = None if labels is None else tuple(itertools.compress(labels, filled))
+            terms.append(Term(name, slice(len(kept), len(kept) + int(filled.sum())), labels))
+            kept += indices[filled].tolist()
     if not kept:
         raise ValueError("the formula must give at least one column of the design matrix. Add a term or an intercept.")
     x = np.ascontiguousarray(values[:, kept]) + 0.0

@@ -39,9 +39,8 @@ class Term:
 class DesignSpec:
     """The evaluated formula of a regression: it computes the design matrix of any rows, and names each coefficient.
 
-    The parameters theta, shape (p,), are the coefficients followed by the auxiliary parameter in unconstrained space
-    (the logarithm of sigma), if the family has one. Coefficients are ordered by column of the design matrix; the K
-    linear predictors of one column are adjacent.
+    The parameters theta, shape (p,), are the coefficients, by column of the design matrix and then by linear predictor,
+    followed by the auxiliary parameter in unconstrained space (the logarithm of sigma), if the family has one.
     """
 
     formula: str
@@ -58,12 +57,17 @@ class DesignSpec:
     @property
     def n_predictors(self) -> int:
         """Number K of linear predictors: 1, or one per non-reference level of a categorical response."""
-        return self.family.n_predictors(self.levels)
+        return len(self.levels) - 1 if self.family.by_level else 1
 
     @property
     def n_parameters(self) -> int:
         """Number p of parameters: all coefficients and the auxiliary parameter."""
         return self.terms[-1].columns.stop * self.n_predictors + (self.family.auxiliary is not None)
+
+    @property
+    def intercept(self) -> int | None:
+        """Position of the intercept among the columns; None if there is none."""
+        return next((term.columns.start for term in self.terms if term.name == "Intercept"), None)
 
     @property
     def response_dim(self) -> str | None:
@@ -122,23 +126,19 @@ class DesignSpec:
 
     def coefficients(self, posterior: xr.Dataset) -> Array:
         """Return the draws of the coefficients, shape (draw of all chains, column, predictor)."""
+        remedy = "Pass the complete result of fit, with the release that it was fitted to."
         absent = [term.name for term in self.terms if term.name not in posterior]
         if absent:
-            raise ValueError(
-                f"the posterior must have all coefficients of the formula; {absent} are missing. Pass the complete "
-                "result of fit, with the release that it was fitted to."
-            )
+            raise ValueError(f"the posterior must have all coefficients of the formula; {absent} are missing. {remedy}")
         blocks = []
         for term in self.terms:
-            n_columns = term.columns.stop - term.columns.start
-            values: Any = posterior[term.name].transpose("chain", "draw", ...).to_numpy()
-            values = np.asarray(values, dtype=np.float64).reshape(values.shape[0] * values.shape[1], -1)
-            if values.shape[1] != n_columns * self.n_predictors:
+            size = (term.columns.stop - term.columns.start) * self.n_predictors
+            values = _draws(posterior[term.name])
+            if values.shape[1] != size:
                 raise ValueError(
-                    f"the coefficient {term.name!r} must have {n_columns * self.n_predictors} elements; it has "
-                    f"{values.shape[1]}. Pass the complete result of fit, with the release that it was fitted to."
+                    f"the coefficient {term.name!r} must have {size} elements; it has {values.shape[1]}. {remedy}"
                 )
-            blocks.append(values.reshape(len(values), n_columns, self.n_predictors))
+            blocks.append(values.reshape(len(values), -1, self.n_predictors))
         return np.concatenate(blocks, axis=1)
 
     def auxiliary_draws(self, posterior: xr.Dataset) -> Array:
@@ -149,22 +149,18 @@ class DesignSpec:
             raise ValueError(
                 f"the posterior must have {self.auxiliary!r}; it is missing. Pass the complete result of fit."
             )
-        return np.asarray(posterior[self.auxiliary].transpose("chain", "draw"), dtype=np.float64).ravel()
+        return _draws(posterior[self.auxiliary])[:, 0]
 
     def matrix(self, frame: pd.DataFrame) -> Array:
         """Return the design matrix, shape (row, column), of a table that `ready` returned.
 
-        Raises ValueError if the formula cannot be evaluated on these rows, or if a column is not finite. A column that
-        was zero in all rows of the fit has no coefficient, so it must be zero in these rows too.
+        Raises ValueError if the formula cannot be evaluated on these rows, if a column is not finite, or if one without
+        a coefficient is not zero.
         """
         with self.refusals():
             x, others = self.columns_of(frame)
         for name, column in {**dict(zip(self.columns, x.T, strict=True)), **others}.items():
-            if not np.isfinite(column).all():
-                raise ValueError(
-                    f"{name!r} must be finite; it is not finite in {int((~np.isfinite(column)).sum())} rows. Leave "
-                    "these rows out."
-                )
+            check_finite(name, column, "Leave these rows out.")
         new = [name for name, column in others.items() if column.any()]
         if new:
             raise ValueError(
@@ -177,11 +173,6 @@ class DesignSpec:
         """Return the design matrix (row, column), and the columns (row,) without a coefficient by name, unchecked."""
         matrix = evaluate(self.model_spec, frame)
         names, values = [str(name) for name in matrix.columns], matrix.to_numpy(dtype=np.float64)
-        if len(values) != len(frame):
-            raise ValueError(
-                f"formula {self.formula!r} must keep the number of rows; one of its functions changes it. Use a "
-                "function that returns one value per row."
-            )
         own = [names.index(name) for name in self.columns]
         others = {name: column for name, column in zip(names, values.T, strict=True) if name not in set(self.columns)}
         return np.ascontiguousarray(values[:, own]) + 0.0, others
@@ -211,9 +202,7 @@ class DesignSpec:
             raise TypeError(f"newdata must be a pandas DataFrame; got {type(newdata).__name__}. Convert it.")
         if len(newdata) == 0:
             raise ValueError("newdata must have at least one row; it has none. Pass the rows to predict.")
-        names = list(newdata.columns)
-        wrong = [name for name in self.predictors if names.count(name) != 1]
-        if wrong:
+        if wrong := [name for name in self.predictors if list(newdata.columns).count(name) != 1]:
             raise ValueError(
                 f"newdata must have each predictor of {self.formula!r} exactly once; {wrong} are missing or repeated. "
                 f"Pass the columns {list(self.predictors)}."
@@ -225,11 +214,10 @@ class DesignSpec:
 
     def _column(self, name: str, values: pd.Series) -> pd.Series:
         column = self.schema[name]
-        missing = values.isna().to_numpy(dtype=bool)
-        if missing.any():
+        if missing := int(values.isna().sum()):
             raise ValueError(
-                f"newdata must have no missing cells in the columns used; {int(missing.sum())} of {len(values)} are "
-                f"missing in {name!r}. Fill these cells or leave their rows out."
+                f"newdata must have no missing cells in the columns used; {missing} of {len(values)} are missing in "
+                f"{name!r}. Fill these cells or leave their rows out."
             )
         # refuse numbers that the schema would clip, because the prediction would be for a different row
         if isinstance(column, Date):
@@ -253,8 +241,7 @@ class DesignSpec:
         conformed = column.conform(values)
         if isinstance(conformed.dtype, pd.CategoricalDtype):
             known = list(self.predictor_levels[name])
-            unknown = sorted({str(level) for level in conformed.unique() if level not in set(known)})
-            if unknown:
+            if unknown := sorted(str(level) for level in set(conformed.unique()) - set(known)):
                 raise ValueError(
                     f"levels of column {name!r} must be levels of the fit, {known}; {unknown} occurred in no row of "
                     "the fit and have no coefficient. Leave out the rows with these levels."
@@ -268,7 +255,27 @@ def evaluate(formula: Any, frame: pd.DataFrame) -> Any:
     try:
         # a function may overflow or leave its domain; callers refuse columns that are not finite, by name
         with np.errstate(all="ignore"):
-            return formula.get_model_matrix(frame, context={"np": np}, na_action="ignore")
+            matrix = formula.get_model_matrix(frame, context={"np": np}, na_action="ignore")
     except FormulaicError as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"the formula cannot be evaluated: {reason} Check its functions.") from None
+    if len(matrix) != len(frame):
+        raise ValueError(
+            f"the formula must keep the number of rows, {len(frame)}; one of its functions changes it to "
+            f"{len(matrix)}. Use a function that returns one value per row."
+        )
+    return matrix
+
+
+def check_finite(name: str, values: Array, remedy: str = "Change the transformation.") -> None:
+    """Raise a ValueError unless all values, (row,) or (row, column), are finite."""
+    broken = ~np.isfinite(values)
+    if broken.any():
+        count = int(broken.reshape(len(values), -1).any(axis=1).sum())
+        raise ValueError(f"{name!r} must be finite; it is not finite in {count} rows. {remedy}")
+
+
+def _draws(variable: xr.DataArray) -> Array:
+    """Return the draws of a variable, shape (draw of all chains, element)."""
+    values = np.asarray(variable.transpose("chain", "draw", ...), dtype=np.float64)
+    return values.reshape(values.shape[0] * values.shape[1], -1)

@@ -1,20 +1,14 @@
 """Families of regressions: densities, means, derivatives and random draws in plain numpy.
 
-All functions follow the same conventions:
-
-- ``eta`` has shape (predictor, ...). There is one linear predictor, or for ``categorical`` one per level except the
-  first.
-- ``aux`` is the auxiliary parameter in PyMC's unconstrained space (gaussian: the logarithm of sigma). Families without
-  one ignore it.
-- Derivatives are with respect to the predictors and then `aux`, so scores and Hessians are in PyMC's unconstrained
-  space.
-- Means have shape (outcome, ...). There is one outcome, or for ``categorical`` the probability of each level, reference
-  first.
+``eta`` has shape (predictor, ...), with one linear predictor, or for ``categorical`` one per level except the first.
+``aux`` is the auxiliary parameter in PyMC's unconstrained space (gaussian: the logarithm of sigma), if there is one.
+Derivatives are with respect to the predictors and then `aux`. Means have shape (outcome, ...), with one outcome, or for
+``categorical`` the probability of each level, reference first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -39,18 +33,31 @@ class Response:
 
 
 @dataclass(frozen=True)
-class Family:
+class NamedFamily:
+    """Name and link of a family, which are Bambi's, and the columns that can be its response."""
+
+    name: str
+    link: str
+    suits: Callable[[Any], bool]  # whether a column can be the response
+    needs: str  # the requirement in words, for messages
+
+    def check(self, column: Column) -> None:
+        """Raise a ValueError if a column cannot be the response."""
+        if not self.suits(column):
+            raise ValueError(
+                f"the response of family {self.name!r} must be {self.needs}; "
+                f"{column.name!r} is {_describe(column)}. {_suggest(column)}"
+            )
+
+
+@dataclass(frozen=True)
+class Family(NamedFamily):
     """A family of regressions, with linear predictors eta (predictor, ...) and an auxiliary parameter aux.
 
     Canonical families have the log density sum_k T_k(y) eta_k - A(eta) + c(y), and set `cumulant` to A. Other families
     set `derivatives` instead.
     """
 
-    name: str  # name and link are Bambi's
-    link: str
-    columns: tuple[type[Column], ...]  # column types that the response can have
-    suits: Callable[[Any], bool]  # whether a column of these types can be the response
-    needs: str  # the requirement in words, for messages
     log_density: Callable[[Array, Array, Any], Array]  # (eta, y (...), aux) -> (...), with all constants
     mean: Callable[[Array], Array]  # E[y] (outcome, ...)
     mean_gradient: Callable[[Array], Array]  # dE[y]/d eta (outcome, predictor, ...)
@@ -67,10 +74,7 @@ class Family:
     by_level: bool = False  # whether each level of the response except the first has its own linear predictor
 
     def score(self, eta: Array, y: Array, aux: Any) -> Array:
-        """Return the gradient of the log density, shape (predictor + aux, ...).
-
-        For canonical families it is T(y) - E[T(y)].
-        """
+        """Return the gradient of the log density, shape (predictor + aux, ...): T(y) - E[T(y)] if canonical."""
         if self.derivatives is not None:
             return self.derivatives[0](eta, y, aux)
         return self.statistic(y, len(eta)) - self.mean(eta)[-len(eta) :]
@@ -81,37 +85,21 @@ class Family:
             return self.derivatives[1](eta, y, aux)
         return -self.mean_gradient(eta)[-len(eta) :]
 
-    def n_predictors(self, levels: Sequence[Any]) -> int:
-        """Return the number of linear predictors: 1, or the number of levels minus 1 for a categorical response."""
-        return len(levels) - 1 if self.by_level else 1
-
     def statistic(self, y: Array, n_predictors: int) -> Array:
         """Return the sufficient statistic T(y) of a canonical family, shape (predictor, ...)."""
         return indicators(y, n_predictors) if self.by_level else y[None]
 
     def response(self, column: Column, values: pd.Series) -> Response:
         """Check the declared type of a response column, and return its values (none missing) as numbers or codes."""
-        check_column(self, column)
+        self.check(column)
         if isinstance(column, Binary | Categorical):
             levels = () if self.continuous else tuple(column.levels)
             return Response(column.codes(values).astype(np.float64), levels)
         return Response(values.to_numpy(dtype=np.float64))
 
 
-def check_column(family: Any, column: Column) -> None:
-    """Raise ValueError if a column cannot be the response of a family (with `name`, `columns`, `suits`, `needs`)."""
-    if not (isinstance(column, family.columns) and family.suits(column)):
-        raise ValueError(
-            f"the response of family {family.name!r} must be {family.needs}; "
-            f"{column.name!r} is {_describe(column)}. {_suggest(column)}"
-        )
-
-
 def default_family(column: Column) -> FamilyName:
-    """Return the default family for the declared type of a response column.
-
-    Raises ValueError for an Integer column, because whole numbers may be counts or measurements.
-    """
+    """Return the default family for the declared type of a response column; a ValueError for an Integer column."""
     if isinstance(column, Integer):
         raise ValueError(
             f"family must be given for the response {column.name!r}, {_describe(column)}, because it may be a count or "
@@ -169,8 +157,6 @@ def get_family(family: str | Family) -> Family:
 
 
 # bernoulli, logit link: y in {0, 1}
-
-
 def _softplus(eta: Array) -> Array:
     return np.maximum(eta, 0.0) + np.log1p(np.exp(-np.abs(eta)))
 
@@ -198,8 +184,7 @@ def _bernoulli_cumulant(eta: Array) -> Array:
 _BERNOULLI = Family(
     name="bernoulli",
     link="logit",
-    columns=(Binary, Categorical),
-    suits=lambda column: len(column.levels) == 2,
+    suits=lambda column: isinstance(column, Binary | Categorical) and len(column.levels) == 2,
     needs="a Binary column, or a Categorical column with two levels (the second one is success)",
     log_density=lambda eta, y, aux: y * eta[0] - _softplus(eta[0]),
     mean=_logistic,
@@ -212,8 +197,6 @@ _BERNOULLI = Family(
 
 
 # gaussian, identity link: aux = log sigma
-
-
 def _gaussian_log_density(eta: Array, y: Array, aux: Any) -> Array:
     return -0.5 * np.log(2 * np.pi) - aux - 0.5 * np.square((y - eta[0]) * np.exp(-aux))
 
@@ -233,8 +216,9 @@ def _gaussian_hessian(eta: Array, y: Array, aux: Any) -> Array:
 _GAUSSIAN = Family(
     name="gaussian",
     link="identity",
-    columns=(Real, Integer, Date, Binary),
-    suits=lambda column: not isinstance(column, Binary) or tuple(column.levels) == (0, 1),
+    suits=lambda column: (
+        isinstance(column, Real | Integer | Date) or (isinstance(column, Binary) and tuple(column.levels) == (0, 1))
+    ),
     needs="a Real, Integer or Date column, or a Binary column with levels (0, 1)",
     log_density=_gaussian_log_density,
     mean=lambda eta: eta,
@@ -247,8 +231,6 @@ _GAUSSIAN = Family(
 
 
 # poisson, log link
-
-
 def _exponential(eta: Array) -> Array:
     return np.exp(np.minimum(eta, _LARGEST_EXPONENT))
 
@@ -258,20 +240,15 @@ def _poisson_cumulant(eta: Array) -> Array:
     return np.exp(np.minimum(eta, _LARGEST_EXPONENT, out=eta), out=eta)
 
 
-def _poisson_draw(eta: Array, sigma: Array, rng: np.random.Generator) -> Array:
-    return rng.poisson(np.minimum(np.exp(np.minimum(eta[0], 50.0)), _LARGEST_MEAN)).astype(np.float64)
-
-
 _POISSON = Family(
     name="poisson",
     link="log",
-    columns=(Integer,),
-    suits=lambda column: column.lower >= 0,
+    suits=lambda column: isinstance(column, Integer) and column.lower >= 0,
     needs="an Integer column with a lower bound of 0 or more",
     log_density=lambda eta, y, aux: y * eta[0] - _exponential(eta[0]) - gammaln(y + 1.0),
     mean=_exponential,
     mean_gradient=lambda eta: _exponential(eta)[None],
-    draw=_poisson_draw,
+    draw=lambda eta, sigma, rng: rng.poisson(np.minimum(_exponential(eta[0]), _LARGEST_MEAN)).astype(np.float64),
     start=lambda y, w, k: np.log([(w @ y + 0.5) / (w.sum() + 0.5)]),
     cumulant=_poisson_cumulant,
     ratio="rate ratio",
@@ -279,8 +256,6 @@ _POISSON = Family(
 
 
 # categorical, softmax link: the first level is the reference, with predictor 0; y contains codes
-
-
 def _log_sum(eta: Array) -> Array:
     largest = np.maximum(eta.max(axis=0), 0.0)
     return largest + np.log(np.exp(-largest) + np.exp(eta - largest).sum(axis=0))
@@ -319,8 +294,7 @@ def _categorical_start(y: Array, w: Array, n_predictors: int) -> Array:
 _CATEGORICAL = Family(
     name="categorical",
     link="softmax",
-    columns=(Binary, Categorical),
-    suits=lambda column: True,
+    suits=lambda column: isinstance(column, Binary | Categorical),
     needs="a Categorical or Binary column (its first level is the reference)",
     log_density=lambda eta, y, aux: (indicators(y, len(eta)) * eta).sum(axis=0) - _log_sum(eta),
     mean=_softmax,
@@ -331,7 +305,6 @@ _CATEGORICAL = Family(
     ratio="relative risk ratio",
     by_level=True,
 )
-
 
 #: Families of the fast path of `fit`, by name.
 FAMILIES: dict[str, Family] = {family.name: family for family in (_BERNOULLI, _GAUSSIAN, _CATEGORICAL, _POISSON)}

@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit
 
 from iwbayes.models.design import Design
@@ -52,7 +51,7 @@ def prior_scales(design: Design, weights: Array) -> PriorScales:
     if design.family.auxiliary:
         response_mean, response_sd = response_scale(design.y, share)
     slopes = SCALE * response_sd / sd
-    index = _intercept(design)
+    index = design.intercept
     if index is None:
         return PriorScales(slopes, np.zeros_like(mean), 0.0, response_sd)
     slopes[index], mean[index] = SCALE * response_sd, 0.0
@@ -68,14 +67,10 @@ def response_scale(y: Array, share: Array) -> tuple[float, float]:
 def column_scales(x: Array, share: Array, terms: Sequence[slice]) -> tuple[Array, Array]:
     """Return the means and scales, each (column,), of the columns x (row, column) of a design.
 
-    The scale of a column is the standard deviation that is left when the other columns are given. So a square or an
-    interaction has the same scale wherever the zero of its numbers is; the standard deviation of ``year**2`` itself
-    would make its prior narrow. With these scales the default priors have at most ``p / 2.5**2`` rows' worth of
+    The scale of a column is the standard deviation that is left when the other columns are given; see
+    `iwbayes.analyst.regression.model`. With these scales the default priors have at most ``p / 2.5**2`` rows' worth of
     information on any combination of p coefficients of a linear regression, by the inequality of Cauchy and Schwarz.
-
-    Columns of zeros and ones are treated as if half of their rows were ones, given the columns of other `terms`: the
-    prior of a rare level is that of a balanced one, because its small standard deviation would widen it. A column that
-    does not vary has the scale 1.
+    A column that does not vary has the scale 1.
     """
     mean = share @ x
     # one column at a time, so that a large design is not copied
@@ -99,23 +94,17 @@ def column_scales(x: Array, share: Array, terms: Sequence[slice]) -> tuple[Array
 
 
 def _of_zeros_and_ones(column: Array) -> bool:
-    """Return whether a column consists of zeros and ones and has both, as the indicator of a level does."""
     return bool(np.min(column) == 0 and np.max(column) == 1 and (column == np.square(column)).all())
 
 
-def _intercept(design: Design) -> int | None:
-    return next((term.columns.start for term in design.terms if term.name == "Intercept"), None)
-
-
 class LogPrior:
-    """Joint log density of the priors in unconstrained space, without a compiled model.
+    """Joint log density of the priors in unconstrained space, without a compiled model; theta as in `DesignSpec`.
 
-    theta has shape (n_parameters,): the coefficients, column by column with one per linear predictor, then log sigma.
     The Jacobian of the logarithm is included. Constants of the default priors are omitted. `given` replaces default
     priors by the name of the parameter.
     """
 
-    def __init__(self, design: Design, scales: PriorScales, given: Mapping[str | None, Density] = MappingProxyType({})):
+    def __init__(self, design: Design, scales: PriorScales, given: Mapping[Any, Density] = MappingProxyType({})):
         #: Names of the parameters with a prior given by the user.
         self.given = tuple(given)
         self._shape = (design.x.shape[1], design.n_predictors)
@@ -123,23 +112,20 @@ class LogPrior:
         # default priors are independent normals on linear forms of beta: forms (q, column), means and sds (q,)
         forms = np.eye(design.x.shape[1])
         means, kept = np.zeros(len(forms)), np.ones(len(forms), dtype=bool)
-        index = _intercept(design)
-        if index is not None:
-            forms[index] += scales.center
-            means[index] = scales.mean
+        if design.intercept is not None:
+            forms[design.intercept] += scales.center
+            means[design.intercept] = scales.mean
         for term in design.terms:
             kept[term.columns] = term.name not in given
         sds = scales.sd[kept]
         self._scaled, self._shift = forms[kept] / sds[:, None], (means[kept] / sds)[:, None]
         self._sigma = scales.response_sd if design.auxiliary and design.auxiliary not in given else None
-        self._given: list[tuple[NDArray[np.int64], *Density]] = []
         k = design.n_predictors
-        for term in design.terms:
-            if term.name in given:
-                indices = np.arange(term.columns.start * k, term.columns.stop * k)
-                self._given.append((indices, *given[term.name]))
-        if design.auxiliary in given:
-            self._given.append((np.array([self._size - 1]), *given[design.auxiliary]))
+        places: dict[str | None, Any] = {
+            term.name: np.arange(term.columns.start * k, term.columns.stop * k) for term in design.terms
+        }
+        places[design.auxiliary] = np.array([self._size - 1])
+        self._given = [(indices, *given[name]) for name, indices in places.items() if name in given]
 
     def value(self, theta: Array) -> Array:
         """Return the log density at each row of theta, shape (draw, p) -> (draw,)."""

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from iwbayes.evidence.formulas import response_column
+from iwbayes.evidence.formulas import model_terms
 from iwbayes.evidence.scores import MOST_OUTCOMES, Outcomes
 from iwbayes.models.design import Design, OtherRows, build_design
-from iwbayes.models.families import FamilyName, check_column, default_family, get_family
-from iwbayes.models.modes import maxima
+from iwbayes.models.families import FamilyName, default_family, get_family
 from iwbayes.models.priors import LogPrior, prior_scales
-from iwbayes.models.weighted_rows import WeightedRows, merge_draws
+from iwbayes.models.weighted_rows import WeightedRows, maxima, merge_draws
 from iwbayes.schema import Integer, Schema
 from iwbayes.tables import SyntheticTable
 from iwbayes.utils.arrays import Array
@@ -25,10 +24,7 @@ from iwbayes.utils.digest import digest
 
 @dataclass(frozen=True)
 class RegressionScores:
-    """The score function of a regression at one point, a `RowScores`.
-
-    The scores of a row depend on this row only, to the last bit; see `Design.on`.
-    """
+    """The score function of a regression at one point, a `RowScores`; see `Design.on`."""
 
     design: Design  # without rows
     theta: Array  # (p,)
@@ -54,11 +50,12 @@ class RegressionScores:
 
     def outcomes(self, frame: pd.DataFrame) -> Outcomes:
         """Return the scores of each row under each level of the response."""
-        rows, levels = self.design.on(frame), self.design.levels
-        each = [np.full(len(rows.x), float(code)) for code in range(len(levels))]
+        rows = self.design.on(frame)
+        each = [np.full(len(rows.x), float(code)) for code in range(len(self.design.levels))]
         logs = np.stack([self._with(rows, y).row_values(self.theta) for y in each])
         scores = np.stack([self._scores(rows, y) for y in each])
-        codes = {level: code for code, level in enumerate(levels)}
+        # rows.y has placeholders in rows that this model leaves out, but another model of the response may not
+        codes = {level: code for code, level in enumerate(self.design.levels)}
         observed = frame[self.design.name].astype(str).map(codes).fillna(0).to_numpy(dtype=np.intp)
         return Outcomes(scores, np.exp(logs), observed)
 
@@ -98,7 +95,7 @@ class RegressionModel:
 
     def check(self, schema: Schema) -> None:
         """Raise if the formula is not made of polynomials of columns, or if the response does not match the family."""
-        column = response_column(self.formula, schema)
+        column = model_terms(self.formula, schema).column
         if self.family is None and isinstance(column, Integer):
             raise ValueError(
                 f"family must be given for the response {column.name!r}, because whole numbers may be counts or "
@@ -106,7 +103,7 @@ class RegressionModel:
                 "command."
             )
         if column is not None:
-            check_column(get_family(default_family(column) if self.family is None else self.family), column)
+            get_family(default_family(column) if self.family is None else self.family).check(column)
 
     def on(self, synthetic: SyntheticTable) -> Callable[[Array], RegressionScores]:
         """Build the design on synthetic rows; see `ScoreModel`."""

@@ -1,4 +1,4 @@
-"""Weighted rows of a regression: log likelihood and derivatives in numpy, and exact compression of the rows."""
+"""Weighted rows of a regression in numpy: log likelihood, derivatives, exact compression of the rows, and modes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iwbayes.models.design import Design
+from iwbayes.models.priors import LogPrior
 from iwbayes.utils.arrays import MERGE_SHARE, Array, identical_rows, row_blocks
+from iwbayes.utils.newton import Maxima, maximise_many
+from iwbayes.utils.threads import one_blas_thread
 
 # Rows and draws per block, chosen so that a block stays in the processor cache.
 _BLOCK_ROWS, _BLOCK_DRAWS = 512, 256
@@ -22,10 +25,7 @@ _MANY = 4
 
 @dataclass(frozen=True, eq=False)
 class WeightedRows:
-    """Rows of a regression with their weights.
-
-    The weighted log likelihood is sum_i w_i log f(y_i | x_i, theta), with theta as in `LogPrior`.
-    """
+    """Rows of a regression with their weights; the log likelihood is sum_i w_i log f(y_i | x_i, theta)."""
 
     design: Design
     weights: Array  # (row,), nonnegative
@@ -59,10 +59,7 @@ class WeightedRows:
         return scores
 
     def row_curvatures(self, theta: Array, left: Array, right: Array) -> Array:
-        """Return minus the second derivative of each row's log likelihood along pairs of directions.
-
-        `left` and `right` have shape (p, q), and the result (row, q).
-        """
+        """Return minus the second derivatives of row log likelihoods along pairs of directions (p, q): (row, q)."""
         eta, aux = self._predictors(theta)
         hessian = self.design.family.hessian(eta, self.design.y, aux)
         both = (self._moved(left), self._moved(right))
@@ -77,10 +74,7 @@ class WeightedRows:
         return np.concatenate([moved, np.broadcast_to(directions[-1], (len(x), 1, q))], axis=1)
 
     def gradient(self, theta: Array) -> tuple[float, Array]:
-        """Return the weighted log likelihood at theta (p,) and its gradient (p,).
-
-        The constant that `values` omits is omitted here too.
-        """
+        """Return the weighted log likelihood at theta (p,), as `values` does, and its gradient (p,)."""
         design, (eta, aux) = self.design, self._predictors(theta)
         score = design.family.score(eta, design.y, aux) * self.weights
         gradient, k = np.empty(len(theta)), len(eta)
@@ -129,10 +123,9 @@ class WeightedRows:
 
 
 def derivatives_each(each: Sequence[WeightedRows], theta: Array) -> tuple[Array, Array, Array]:
-    """Return weighted log likelihoods (likelihood,), gradients (likelihood, p) and Hessians (likelihood, p, p).
+    """Return log likelihoods (likelihood,), gradients (likelihood, p) and Hessians (likelihood, p, p).
 
-    Each likelihood is evaluated at its own row of theta (likelihood, p). If all have the same design, one pass over the
-    rows serves all weights.
+    Each is evaluated at its own row of theta (likelihood, p). If all have one design, one pass over its rows is enough.
     """
     design = each[0].design
     if any(rows.design is not design for rows in each):
@@ -146,7 +139,7 @@ def derivatives_each(each: Sequence[WeightedRows], theta: Array) -> tuple[Array,
 
 
 class _Sums:
-    """Sums over the rows of one design, for several weight vectors, each with its own theta; theta is (draw, p)."""
+    """Sums over the rows of one design, for several weight vectors, each with its own row of theta (draw, p)."""
 
     def __init__(self, design: Design, theta: Array) -> None:
         self._design, self._aux = design, theta[:, -1]
@@ -208,13 +201,10 @@ class _Sums:
 def merge_draws(design: Design, weights: Array) -> list[WeightedRows]:
     """Compress the rows of one design under several weight vectors (draw, row), without changing the likelihoods.
 
-    Identical rows are merged into one with the sum of their weights, if enough rows are identical. For the gaussian
-    family at most column + 1 rows remain, with the same weighted Gram matrix as all rows: let R be the triangular
-    factor of the rows sqrt(w)(x, y) and W = sum w. Then the rows of R / sqrt(v), each with weight
-    v = W / (number of rows of R), have the same log likelihood, as a function of beta and sigma.
-
-    Returns one `WeightedRows` per weight draw. They share one design, without rows that have weight zero in all draws.
-    In the gaussian family each has its own design instead, and all have the same small number of rows.
+    Identical rows are merged into one with the sum of their weights, if enough rows are identical, and rows without
+    weight are left out; all draws share one design. In the gaussian family each draw has its own design of at most
+    column + 1 rows: with the triangular factor R of the rows sqrt(w)(x, y) and v = sum w / (number of rows of R), the
+    rows of R / sqrt(v), each with weight v, have the same Gram matrix, and so the same log likelihood.
     """
     kept = (weights > 0).any(axis=0)
     x, y = design.x, design.y
@@ -231,7 +221,7 @@ def merge_draws(design: Design, weights: Array) -> list[WeightedRows]:
 
 
 def _gram_rows(design: Design, x: Array, y: Array, w: Array) -> WeightedRows:
-    """Return a few rows with the weighted Gram matrix of (x, y), from a triangular factor that is updated by blocks."""
+    """Return a few rows with the weighted Gram matrix of (x, y); see `merge_draws`."""
     factor = np.empty((0, x.shape[1] + 1))
     for rows in row_blocks(len(y), _GRAM_ROWS):
         block = np.column_stack([x[rows], y[rows]]) * np.sqrt(w[rows])[:, None]
@@ -239,3 +229,42 @@ def _gram_rows(design: Design, x: Array, y: Array, w: Array) -> WeightedRows:
     v = float(w.sum()) / len(factor)
     factor = factor / np.sqrt(v)
     return WeightedRows(design.with_rows(factor[:, :-1], factor[:, -1]), np.full(len(factor), v))
+
+
+def maxima(each: Sequence[WeightedRows], prior: LogPrior, starts: Array | None = None) -> Maxima:
+    """Find the modes of weighted posteriors with one prior, by Newton's method from `starts` (posterior, p).
+
+    `extra` of the result has the curvatures of the weighted log likelihoods. Raises NotReachedError if it does not
+    converge.
+    """
+
+    def derivatives(theta: Array, indices: NDArray[np.intp]) -> tuple[Array, Array, Array, Array]:
+        value, gradient, hessian = derivatives_each([each[index] for index in indices], theta)
+        curvature = -(hessian + hessian.transpose(0, 2, 1)) / 2
+        precision = curvature.copy()
+        for i, point in enumerate(theta):
+            prior_gradient, prior_hessian = prior.derivatives(point)
+            gradient[i] += prior_gradient
+            precision[i] -= (prior_hessian + prior_hessian.T) / 2
+        return value + prior.value(theta), gradient, precision, curvature
+
+    # steps that are too long may overflow; the line search then shortens them
+    with one_blas_thread(), np.errstate(all="ignore"):
+        starts = np.stack([_start(rows) for rows in each]) if starts is None else starts
+        return maximise_many(derivatives, starts)
+
+
+def _start(rows: WeightedRows) -> Array:
+    """Return the starting point: least squares, or the intercept-only model if the design has an intercept."""
+    design = rows.design
+    theta = np.zeros(design.n_parameters)
+    if design.family.start is None:
+        beta, *_ = np.linalg.lstsq(design.x, design.y, rcond=None)
+        theta[:-1] = beta
+        variance = float(np.mean(np.square(design.y - design.x @ beta)))
+        theta[-1] = 0.5 * np.log(max(variance, 1e-12 * float(np.mean(np.square(design.y))), 1e-100))
+        return theta
+    predictors = design.family.start(design.y, rows.weights, design.n_predictors)
+    if design.intercept is not None:
+        theta[design.intercept * len(predictors) :][: len(predictors)] = predictors
+    return theta

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -21,9 +20,9 @@ import xarray as xr
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.inference.nuts import SamplingSettings, WhitenedNuts
-from iwbayes.evidence.formulas import quoted
+from iwbayes.evidence.formulas import named_columns, quoted
 from iwbayes.models.design import ready_rows
-from iwbayes.models.families import check_column, default_family, get_family
+from iwbayes.models.families import NamedFamily, default_family, get_family
 from iwbayes.models.priors import SCALE, SIGMA_DOF, column_scales, response_scale
 from iwbayes.release import Release
 from iwbayes.release.weights import Weights
@@ -40,43 +39,27 @@ if TYPE_CHECKING:
 #: A predictor whose mean is more than this many standard deviations from zero does not vary around zero.
 _FAR = 5.0
 
+_IN_BACKTICKS = re.compile(r"`[^`]*`")
 _BEYOND = re.compile(r"\||\boffset\(")
 # Bambi's binomial response ``p(successes, trials)``, under any of its three names
 _TRIALS = re.compile(r"^(?:p|prop|proportion)\((`[^`]+`|[\w.]+),(`[^`]+`|[\w.]+)\)$")
 
 
-@dataclass(frozen=True)
-class BuiltFamily:
-    """A family that Bambi builds: its name, the columns that can be its response, and its link."""
-
-    name: str
-    columns: tuple[type[Column], ...]
-    suits: Callable[[Any], bool]
-    needs: str
-    link: str
+def _is_count(column: Column) -> bool:
+    return isinstance(column, Integer) and column.lower >= 0
 
 
 #: Families that Bambi builds, by name.
 BUILT_FAMILIES = {
-    family.name: family
-    for family in (
-        BuiltFamily(
-            "negativebinomial", (Integer,), lambda column: column.lower >= 0,
-            "an Integer column with a lower bound of 0 or more", "log",
-        ),
-        BuiltFamily("t", (Real, Integer), lambda column: True, "a Real or Integer column", "identity"),
-        BuiltFamily(
-            "gamma", (Real, Integer), lambda column: column.lower >= 0,
-            "a Real or Integer column with a lower bound of 0 or more", "log",
-        ),
-        BuiltFamily(
-            "cumulative", (Categorical,), lambda column: len(column.levels) > 2,
-            "a Categorical column with three levels or more, declared from low to high", "logit",
-        ),
-        BuiltFamily(
-            "binomial", (Integer,), lambda column: column.lower >= 0,
-            "p(successes, trials), two Integer columns with lower bounds of 0 or more", "logit",
-        ),
+    name: NamedFamily(name, link, suits, needs)
+    for name, link, suits, needs in (
+        ("negativebinomial", "log", _is_count, "an Integer column with a lower bound of 0 or more"),
+        ("t", "identity", lambda column: isinstance(column, Real | Integer), "a Real or Integer column"),
+        ("gamma", "log", lambda column: isinstance(column, Real | Integer) and column.lower >= 0,
+         "a Real or Integer column with a lower bound of 0 or more"),
+        ("cumulative", "logit", lambda column: isinstance(column, Categorical) and len(column.levels) > 2,
+         "a Categorical column with three levels or more, declared from low to high"),
+        ("binomial", "logit", _is_count, "p(successes, trials), two Integer columns with lower bounds of 0 or more"),
     )
 }  # fmt: skip
 
@@ -85,24 +68,17 @@ def is_beyond(formula: Any, family: Any) -> bool:
     """Return whether Bambi must build the regression because the fast path of `fit` does not cover it."""
     if not isinstance(formula, str):
         return False
-    bare = re.sub(r"`[^`]*`", "", formula)
-    return (
-        (isinstance(family, str) and family in BUILT_FAMILIES)
-        or bool(_BEYOND.search(bare))
-        or _trials(formula) is not None
-    )
+    by_terms = _BEYOND.search(_IN_BACKTICKS.sub("", formula)) or _trials(formula)
+    return bool(by_terms) or (isinstance(family, str) and family in BUILT_FAMILIES)
 
 
 @dataclass(frozen=True, eq=False)
 class BuiltRegression:
-    """A PyMC model of all rows of a release, weighted, with the interface of `RegressionProblem`.
-
-    `measurable` is a plain formula of the same columns, which is compared with the features the release measured.
-    """
+    """A PyMC model of all rows of a release, weighted, with the interface of `RegressionProblem`."""
 
     model: pm.Model
     family: str
-    measurable: str
+    measurable: str  # a plain formula of the same columns, which is compared with the features the release measured
     n_weights: int
 
     @classmethod
@@ -166,15 +142,13 @@ class BuiltRegression:
 def build(formula: str, release: Release, family: Any, priors: Any) -> tuple[pm.Model, str, str]:
     """Let Bambi build the model of a formula on all rows of a release. The arguments are those of `fit`.
 
-    Returns the model, the name of the family, and a plain formula of the same columns.
-
-    Raises ValueError if the response column is missing or wrong for the family, if a column used has missing cells, or
-    if Bambi cannot build the model. Raises ModuleNotFoundError if Bambi is not installed.
+    Returns the model, the name of the family, and a plain formula of the same columns. Raises ValueError, or
+    ModuleNotFoundError if Bambi is not installed.
     """
     bambi = import_optional("bambi", f"the model {formula!r} needs")
     schema, frame = release.synthetic.schema, release.synthetic.frame
     response = formula.partition("~")[0].strip()
-    used = _columns(formula, schema)
+    used = named_columns(formula, [_IN_BACKTICKS.sub("", formula)], schema)
     own = _trials(formula) or (response.strip("`"),)
     unknown = [name for name in own if name not in schema.names]
     if "~" not in formula or unknown:
@@ -189,7 +163,7 @@ def build(formula: str, release: Release, family: Any, priors: Any) -> tuple[pm.
             f"the columns of {formula!r} must have no missing cells, because this model uses all rows; {missing} have "
             "some. Leave these columns out, or impute the cells in your own PyMC model."
         )
-    data = _ready_response(ready_rows(frame[used], schema, skip=own[0]), own, schema, name)
+    data = _ready_response(ready_rows(frame[used], skip=own[0]), own, schema, name)
     # formulae sorts unordered levels; ordered ones keep the first declared level as the reference
     data = data.assign(**{key: data[key].cat.as_ordered() for key in data if hasattr(data[key], "cat")})
     options = {} if name not in BUILT_FAMILIES else {"link": BUILT_FAMILIES[name].link}
@@ -218,8 +192,7 @@ def build(formula: str, release: Release, family: Any, priors: Any) -> tuple[pm.
 def _with_default_priors(model: Any, family: str, response: Array | None, given: Any, weights: Array) -> Any:
     """Return the PyMC model of a built Bambi model, with the default priors of `regression`, except for `given` ones.
 
-    Predictors are not centred. A prior of the intercept itself, or of thresholds, would be strong where all predictors
-    are zero, such as in the year 0; here it is one at the weighted means of the predictors.
+    Predictors are not centred, but the priors of intercept and thresholds apply at their weighted means.
     """
     import pymc as pm
     from pymc.model.fgraph import ModelFreeRV
@@ -289,47 +262,35 @@ def _trials(formula: str) -> tuple[str, str] | None:
     return None if found is None else (found[1].strip("`"), found[2].strip("`"))
 
 
-def _columns(formula: str, schema: Schema) -> list[str]:
-    """List the columns that a formula names."""
-    words = set(re.findall(r"(?<![\w.])[^\W\d]\w*", re.sub(r"`[^`]*`", "", formula)))
-    words |= set(re.findall(r"`([^`]+)`", formula))
-    return [name for name in schema.names if name in words]
-
-
 def _ready_response(data: pd.DataFrame, own: tuple[str, ...], schema: Schema, family: str) -> pd.DataFrame:
-    """Check the response and convert it to the form that Bambi reads.
-
-    Warn and clip if cells lie outside the support of the family.
-    """
+    """Check the response and convert it to the form that Bambi reads; clip cells outside the family's support."""
     if family not in BUILT_FAMILIES:
         known = get_family(family)
         response = known.response(schema[own[0]], data[own[0]])
         return data if known.by_level else data.assign(**{own[0]: response.values})
     kind = BUILT_FAMILIES[family]
     for name in own:
-        check_column(kind, schema[name])
+        kind.check(schema[name])
     if family == "binomial" and len(own) == 1:
         raise ValueError(f"the response of family 'binomial' must be {kind.needs}; got {own[0]!r}.")
     values = data[own[0]]
     if family == "cumulative":
-        occurring = [level for level in values.cat.categories if (values == level).any()]
-        return data.assign(**{own[0]: values.cat.set_categories(occurring, ordered=True)})
-    if family == "binomial":
-        return data.assign(**{own[0]: _within(values, upper=data[own[1]], name=own[0], why=f"more than {own[1]}")})
-    if family == "gamma":
-        least = values[values > 0].min()
-        return data.assign(**{own[0]: _within(values, lower=least, name=own[0], why="zero or negative")})
-    return data
+        values = values.cat.remove_unused_categories()
+    elif family == "binomial":
+        values = _within(values, f"more than {own[1]}", upper=data[own[1]])
+    elif family == "gamma":
+        values = _within(values, "zero or negative", lower=values[values > 0].min())
+    return data.assign(**{own[0]: values})
 
 
-def _within(values: pd.Series, *, name: str, why: str, lower: Any = None, upper: Any = None) -> pd.Series:
+def _within(values: pd.Series, why: str, *, lower: Any = None, upper: Any = None) -> pd.Series:
     """Clip cells to the bounds, and warn with the number of cells changed."""
     clipped = values.clip(lower=lower, upper=upper)
     changed = int((clipped != values).sum())
     if changed:
         warnings.warn(
-            f"{changed} of {len(values)} synthetic rows have a value of {name!r} that is {why}. Private rows cannot "
-            "have these values, so the cells are set to the nearest allowed value.",
+            f"{changed} of {len(values)} synthetic rows have a value of {values.name!r} that is {why}. Private rows "
+            "cannot have these values, so the cells are set to the nearest allowed value.",
             IwbayesWarning,
             stacklevel=5,
         )

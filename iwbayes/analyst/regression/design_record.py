@@ -29,9 +29,8 @@ _VERSION = 1
 def record_design(design: Design, frame: pd.DataFrame) -> str:
     """Return a design as JSON text, so that its columns can be computed for a different table.
 
-    The record is tested on a few rows of `frame`, the canonical table that the design was built on. If it cannot be
-    used on new rows, it contains an entry ``reason`` and no design. This happens if a function of the formula depends
-    on all rows and keeps no state (``x - np.mean(x)``), or if the record is too large.
+    The record is tested on a few rows of `frame`, on which the design was built. If it cannot be used on new rows, for
+    example because a function depends on all rows (``x - np.mean(x)``), it has an entry ``reason`` and no design.
     """
     content = {
         "version": _VERSION,
@@ -53,15 +52,16 @@ def record_design(design: Design, frame: pd.DataFrame) -> str:
         content["transforms"] = {str(expr): _encoded(state) for expr, state in states}
         text = json.dumps(content)
     except TypeError as error:
-        return _unusable(f"a transformation has a state that cannot be stored as JSON ({error})")
-    if len(text) > MOST_CHARACTERS:
-        return _unusable(
-            f"its levels and knots take {len(text)} characters, more than the {MOST_CHARACTERS} that fit in a file"
-        )
-    return text if _works(text, design, frame) else _unusable("one of its functions depends on all rows at once")
-
-
-def _unusable(reason: str) -> str:
+        reason = f"a transformation has a state that cannot be stored as JSON ({error})"
+    else:
+        if len(text) > MOST_CHARACTERS:
+            reason = (
+                f"its levels and knots take {len(text)} characters, more than the {MOST_CHARACTERS} that fit in a file"
+            )
+        elif _works(text, design, frame):
+            return text
+        else:
+            reason = "one of its functions depends on all rows at once"
     return json.dumps({"version": _VERSION, "reason": reason})
 
 
@@ -84,7 +84,7 @@ def _works(text: str, design: Design, frame: pd.DataFrame) -> bool:
 def _inner_rows(frame: pd.DataFrame) -> list[int]:
     """Return a few rows which, alone, reveal functions of all rows, such as a minimum, a mean or a rank.
 
-    For each numeric column that varies, one of them is above its smallest value and one is below its largest.
+    In each numeric column that varies, one of them is above the smallest value and one below the largest.
     """
     numbers = frame.select_dtypes("number").to_numpy(dtype=np.float64, na_value=np.nan)
     with warnings.catch_warnings():
@@ -100,10 +100,7 @@ def _inner_rows(frame: pd.DataFrame) -> list[int]:
 
 
 def read_design(posterior: xr.Dataset) -> DesignSpec:
-    """Read the design that :func:`~iwbayes.fit` recorded in the attributes of its posterior.
-
-    Raises ValueError if the posterior does not come from `fit`, or if the formula cannot be evaluated on new rows.
-    """
+    """Read the design that :func:`~iwbayes.fit` recorded; a ValueError if there is none for new rows."""
     absent = [key for key in ("formula", "family", "design") if key not in posterior.attrs]
     if "built_by" in posterior.attrs:
         raise ValueError(
@@ -168,24 +165,22 @@ def _encoded(value: Any) -> Any:
         return {"dict": [[_encoded(key), _encoded(own)] for key, own in value.items()]}
     if isinstance(value, list | tuple):
         return [_encoded(own) for own in value]
-    if value is None or isinstance(value, str | int | float | bool):
+    if value is None or isinstance(value, str | int | float):
         return value
     raise TypeError(f"a {type(value).__name__}")
 
 
 def _decoded(value: Any) -> Any:
-    if isinstance(value, dict) and "array" in value:
-        return np.array(_decoded(value["array"]), dtype=value["dtype"])
-    if isinstance(value, dict):
-        return {_decoded(key): _decoded(own) for key, own in value["dict"]}
+    match value:
+        case {"array": values, "dtype": dtype}:
+            return np.array(_decoded(values), dtype=dtype)
+        case {"dict": items}:
+            return {_decoded(key): _decoded(own) for key, own in items}
     return [_decoded(own) for own in value] if isinstance(value, list) else value
 
 
 def recorded_design(posterior: xr.Dataset, release: Release) -> Design | None:
-    """Rebuild the design of a result of :func:`~iwbayes.fit` on the release, from the recorded formula and family.
-
-    Returns None if no formula and family are recorded, because the draws do not come from `fit`.
-    """
+    """Rebuild the design of a result of :func:`~iwbayes.fit` on the release; None for draws of other origin."""
     if not _RECORDED <= set(posterior.attrs):
         return None
     with warnings.catch_warnings():

@@ -7,11 +7,10 @@ logarithm of its mean. Otherwise m_y = 0 and s_y = 1.
 
 * Coefficient of column j: Normal(0, 2.5 s_y / s_j). A square or an interaction has the same prior wherever the zero of
   its columns is, because of the other columns. A column of zeros and ones, such as a level of a factor, is treated as
-  if both values were equally frequent, with s_j = 1/2 if it is independent of the columns of other terms. The prior of
-  a rare level is therefore no wider than that of a common one.
+  if both values were equally frequent (s_j = 1/2 if it is independent of the columns of other terms), so the prior of a
+  rare level is no wider than that of a common one.
 * Intercept: the intercept of the centred design, Intercept + sum_j m_j b_j, is Normal(m_y, 2.5 s_y). The model states
-  this as Intercept | b ~ Normal(m_y - sum_j m_j b_j, 2.5 s_y). The joint density is the same, and the free variable is
-  the intercept of the columns without centring.
+  this as Intercept | b ~ Normal(m_y - sum_j m_j b_j, 2.5 s_y), with the same joint density.
 * Thresholds of the family cumulative, at the means of the columns: Normal(-2 to 2, 2.5).
 * sigma of the families gaussian and t: HalfStudentT(4, s_y). alpha and nu have Bambi's default priors.
 * Scale of group-specific effects: HalfNormal(2.5 s_y) for the intercept, HalfNormal(2.5 s_y / s_j) for slopes.
@@ -28,14 +27,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from iwbayes.analyst.regression.built_by_bambi import build, is_beyond
-from iwbayes.analyst.regression.given_priors import Priors, checked_priors, sized
 from iwbayes.models.design import Design, Term, build_design
 from iwbayes.models.families import Family, FamilyName
-from iwbayes.models.priors import SIGMA_DOF, PriorScales, prior_scales
+from iwbayes.models.priors import SIGMA_DOF, Density, LogPrior, PriorScales, prior_scales
 
 if TYPE_CHECKING:
     import pymc as pm
 
+Priors = Mapping[str, Any]
 #: (module pymc, name, eta, aux, observed, dims) -> add the response of a family to the current model. eta is a tensor
 #: (row,), or (row, predictor) for a categorical response.
 _OBSERVED: dict[str, Callable[..., Any]] = {
@@ -51,10 +50,9 @@ _OBSERVED: dict[str, Callable[..., Any]] = {
 def regression(
     formula: str, release: Any, *, family: FamilyName | Family | None = None, priors: Priors | None = None
 ) -> pm.Model:
-    """Build an unweighted PyMC regression on the synthetic rows of a release.
+    """Build an unweighted PyMC regression on the synthetic rows of a release, to change it before it is weighted.
 
-    Use it to change or extend the model before you weight and sample it. For the usual analysis call
-    :func:`~iwbayes.fit` instead.
+    For the usual analysis call :func:`~iwbayes.fit` instead.
 
     Parameters
     ----------
@@ -73,14 +71,13 @@ def regression(
     Returns
     -------
     pymc.Model
-        Its free variables have Bambi's names (``Intercept``, ``a``, and ``c`` with dimension ``c_dim``). It contains
-        the data ``design matrix`` and the observed response with dimension ``row``. The coordinate of ``row`` contains
-        the indices of the rows used among the synthetic rows.
+        Its free variables have Bambi's names (``Intercept``, ``a``, and ``c`` with dimension ``c_dim``). The coordinate
+        of the dimension ``row`` contains the indices of the rows used among the synthetic rows.
 
     Raises
     ------
     TypeError, ValueError
-        If the formula, family, response or a prior is invalid. The message says what is allowed.
+        If the formula, family, response or a prior is invalid.
     ModuleNotFoundError
         If Bambi must build the model and is not installed.
 
@@ -89,15 +86,9 @@ def regression(
     UserWarning
         If rows with missing cells, levels that never occur, or columns of zeros are left out.
 
-    See Also
-    --------
-    reweight : Weight the rows of a PyMC model.
-    fit : Fit and calibrate a regression in one call.
-
     Notes
     -----
-    Weight the rows with ``reweight(model, release.weights, total=release.n_private)``. If rows with missing cells were
-    left out, which a warning reports, use the weights and total of the remaining rows:
+    If rows with missing cells were left out, weight the others with their own weights and total:
     ``w = release.weights.values[list(model.coords["row"])]`` and
     ``total=release.n_private * w.sum() / len(release.weights)``.
 
@@ -128,7 +119,7 @@ def build_model(design: Design, scales: PriorScales, priors: Priors | None = Non
     import pymc as pm
     import pytensor.tensor as pt
 
-    given = checked_priors(design, priors)
+    given = _checked(design, priors)
     columns = list(design.parameter_names[: design.x.shape[1]])
     if design.n_predictors > 1 or design.response_dim:
         columns = [str(j) for j in range(design.x.shape[1])]
@@ -143,7 +134,7 @@ def build_model(design: Design, scales: PriorScales, priors: Priors | None = Non
         eta = x @ beta
         aux = None
         if design.auxiliary and design.auxiliary in given:
-            aux = model.register_rv(sized(given[design.auxiliary], ()), design.auxiliary)
+            aux = model.register_rv(_sized(given[design.auxiliary], ()), design.auxiliary)
         elif design.auxiliary:
             aux = pm.HalfStudentT(design.auxiliary, nu=SIGMA_DOF, sigma=scales.response_sd)
         predictor = eta if design.response_dim else eta[:, 0]
@@ -158,7 +149,7 @@ def _coefficients(design: Design, term: Term, scales: PriorScales, prior: Any, s
 
     dims, shape = design.dims(term), design.shape(term)
     if prior is not None:
-        variable = pm.modelcontext(None).register_rv(sized(prior, shape), term.name, dims=dims or None)
+        variable = pm.modelcontext(None).register_rv(_sized(prior, shape), term.name, dims=dims or None)
     else:
         mean: Any = 0.0
         if term.name == "Intercept":
@@ -172,3 +163,80 @@ def _coefficients(design: Design, term: Term, scales: PriorScales, prior: Any, s
             sd = sd[:, None]
         variable = pm.Normal(term.name, mu=mean, sigma=sd if term.dim else sd[0], dims=dims or None)
     return variable.reshape((term.columns.stop - term.columns.start, design.n_predictors))
+
+
+def log_prior(design: Design, scales: PriorScales, priors: Priors | None = None) -> LogPrior:
+    """Return the joint prior of a regression in numpy; given priors replace default priors by name."""
+    shapes = {term.name: design.shape(term) for term in design.terms}
+    given = {
+        name: _density(prior, shapes.get(name, ()), positive=name == design.auxiliary)
+        for name, prior in _checked(design, priors).items()
+    }
+    return LogPrior(design, scales, given)
+
+
+def _checked(design: Design, priors: Priors | None) -> dict[str, Any]:
+    """Return the given priors as a dict after checking their names and types."""
+    if not priors:
+        return {}
+    from pytensor.graph.traversal import ancestors
+    from pytensor.tensor.random.op import RandomVariable
+    from pytensor.tensor.random.type import RandomType
+
+    names = [term.name for term in design.terms] + [name for name in (design.auxiliary,) if name]
+    unknown = sorted(set(priors) - set(names))
+    if unknown:
+        raise ValueError(f"priors must name parameters of the model; got {unknown}. Use names from {names}.")
+    for name, prior in priors.items():
+        owner = getattr(prior, "owner", None)
+        if owner is None or not hasattr(owner.op, "ndim_supp"):
+            raise TypeError(
+                f"the prior of {name!r} must be a distribution such as pm.Normal.dist(0, 1); "
+                f"got {type(prior).__name__}."
+            )
+        inner = [v for v in ancestors(owner.inputs) if v.owner and isinstance(v.owner.op, RandomVariable)]
+        if any(not isinstance(v.type, RandomType) for v in inner):
+            raise ValueError(
+                f"the prior of {name!r} must have fixed parameters; it depends on another random variable. For a "
+                "hierarchical prior write the model in PyMC and weight it with reweight()."
+            )
+    return dict(priors)
+
+
+def _sized(prior: Any, shape: tuple[int, ...]) -> Any:
+    """Return a copy of a distribution with the given shape."""
+    from pymc.distributions.shape_utils import change_dist_size
+
+    from iwbayes.analyst.weighting.graph_functions import interpreted
+
+    n_support = prior.owner.op.ndim_supp
+    try:
+        copy = change_dist_size(prior, shape[: len(shape) - n_support])
+        found = interpreted([], copy)().shape
+    except ValueError as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"a prior must have the shape of its coefficients, {shape}: {reason}") from None
+    if found != shape:
+        raise ValueError(
+            f"a prior must have the shape of its coefficients, {shape}; got {found}. Use a scalar prior or this shape."
+        )
+    return copy
+
+
+def _density(prior: Any, shape: tuple[int, ...], *, positive: bool) -> Density:
+    """Return a PyMC prior in Python mode, without compiling; of a positive parameter, in the space of its logarithm."""
+    import pymc as pm
+    import pytensor.tensor as pt
+    from pytensor.graph.replace import vectorize_graph
+
+    from iwbayes.analyst.weighting.graph_functions import interpreted
+
+    size = int(np.prod(shape))
+    x = pt.vector("x", shape=(size,), dtype="float64")
+    point = pt.exp(x) if positive else x
+    density = pm.logp(_sized(prior, shape), point.reshape(shape)).sum() + (x.sum() if positive else 0.0)
+    gradient: Any = pt.grad(density, x, disconnected_inputs="ignore")
+    rows: list[Any] = [pt.grad(gradient[i], x, disconnected_inputs="ignore") for i in range(size)]
+    batch = pt.matrix("batch", shape=(None, size), dtype="float64")
+    values = interpreted([batch], vectorize_graph(density, {x: batch}))
+    return values, interpreted([x], [gradient, pt.stack(rows)])

@@ -21,25 +21,23 @@ def model(
 ) -> ScoreModel:
     """Describe an analysis model, so that a release can be made for it.
 
-    Pass the result in ``for_models`` of :func:`~iwbayes.publish`. The release then measures the scores of this model,
-    which are the gradients of the log likelihood of each row. The estimates of the model depend on little else, so they
-    are accurate and their intervals can be calibrated.
+    Pass the result in ``for_models`` of :func:`~iwbayes.publish`. The release then measures the scores of this model
+    (see "In stages" on the theory page), on which its estimates depend, so that their intervals can be calibrated.
 
     Parameters
     ----------
     model : str or callable
         Either the formula of a regression, with a response and polynomials of columns, such as ``"y ~ a + b"``. Or a
         function that takes a pandas.DataFrame of synthetic rows and returns a `pymc.Model` or a Bambi model with one
-        log density per row. The function is called with synthetic rows only. Later, the scores of private rows are
-        computed with the same graph: each copy of a single column in the model (``pm.Data`` or a constant) is replaced
-        by this column of the private rows. Other values computed from the frame, for example a mean, stay public
-        constants. So compute products and other functions of several columns inside the model.
+        log density per row. For the scores of private rows, each copy of a single column in its model (``pm.Data`` or a
+        constant) is replaced by this column of the private rows. Other values computed from the frame, for example a
+        mean, stay public constants. So compute products and other functions of several columns inside the model.
     family : {"bernoulli", "gaussian", "categorical", "poisson"}, optional
         Family of a formula. By default it follows from the declared type of the response column, as in
         :func:`~iwbayes.fit`. Not allowed with a function.
     name : str, optional
-        Name of a function, by default its ``__name__``. The release records the names of the models that it was made
-        for. Not allowed with a formula, whose name is the formula itself.
+        Name of a function, by default its ``__name__``, for the record of the release. Not allowed with a formula,
+        whose name is the formula itself.
 
     Returns
     -------
@@ -48,22 +46,17 @@ def model(
 
     Raises
     ------
-    TypeError
-        If `model` is neither a formula nor a function.
-    ValueError
-        If `family` is given with a function, or `name` with a formula. Models that do not match the columns of the
-        schema are refused later by :func:`~iwbayes.publish`, before any budget is charged.
+    TypeError, ValueError
+        If `model` is neither a formula nor a function, `family` is given with a function, or `name` with a formula.
+        Models that do not match the schema are refused later by :func:`~iwbayes.publish`, before any charge.
 
     Notes
     -----
-    The scores of a PyMC model are gradients with respect to its unconstrained parameters. They are computed from the
-    graph of a single row, which is repeated over the rows, so no operation can combine two rows. Operations that call
-    Python functions are refused, and operations that may fail for the cells of some rows, such as ``pt.arange`` of a
-    cell. A row outside the model's domain, for example with an index that no parameter has, counts as clipped, as rows
-    do whose scores are not finite. A release stores the name of a function but not the function, so pass the same
-    models to :func:`~iwbayes.rehearse`.
-
-    The stages are derived in "In stages" on the theory page.
+    The scores of a PyMC model are computed from the graph of a single row, which is repeated over the rows, so no
+    operation can combine two rows. Operations that call Python functions are refused, and operations that may fail for
+    the cells of some rows, such as ``pt.arange`` of a cell. A row outside the model's domain, for example with an index
+    that no parameter has, counts as clipped. A release stores the name of a function but not the function, so pass the
+    same models to :func:`~iwbayes.rehearse`.
 
     Examples
     --------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,11 +15,10 @@ from iwbayes.analyst.inference.importance import OF_A_DRAW
 from iwbayes.analyst.inference.nuts import SamplingSettings
 from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
 from iwbayes.analyst.regression.design_record import record_design
-from iwbayes.analyst.regression.given_priors import log_prior
+from iwbayes.analyst.regression.model import log_prior
 from iwbayes.models.design import Design, build_design, other_rows
-from iwbayes.models.modes import maxima
 from iwbayes.models.priors import LogPrior, prior_scales
-from iwbayes.models.weighted_rows import WeightedRows, merge_draws
+from iwbayes.models.weighted_rows import WeightedRows, maxima, merge_draws
 from iwbayes.release import Release
 from iwbayes.release.weights import Weights, kish_ess
 from iwbayes.tables import SyntheticTable
@@ -31,35 +29,29 @@ from iwbayes.utils.threads import one_blas_thread
 
 @dataclass(frozen=True, eq=False)
 class RegressionProblem:
-    """Inputs of a fit in numpy: the design of the rows used, the prior, and weights that sum to the number of rows."""
+    """A regression in numpy, and the parts of a result of `fit`."""
 
-    design: Design
-    prior: LogPrior
-    draw_weights: Array  # (weight draw, row), with all rows of the table; each weight draw sums to n_private
+    posterior: RegressionPosterior  # under the weights of all rows, averaged over weight draws, with sum n_private
     measurable: str  # the formula, which is compared with the features the release measured
     frame: pd.DataFrame
 
     @classmethod
     def of(cls, formula: str, release: Release, family: Any, priors: Any, weights: Weights) -> RegressionProblem:
-        """Build the design, priors and weights from a formula and a release. The arguments are those of `fit`."""
+        """Build the design, priors and weights; the arguments are those of `fit`."""
         frame = release.synthetic.frame
         design = build_design(formula, frame, release.synthetic.schema, family)
         values = np.asarray(weights.draw_values)
         values = values * (release.n_private / values.sum(axis=1, keepdims=True))
         if not np.all(values[:, design.rows].sum(axis=1) > 0):
             raise ValueError("the weights of the rows used must not all be zero. Use columns with fewer missing cells.")
-        scales = prior_scales(design, values.mean(axis=0)[design.rows])
-        return cls(design, log_prior(design, scales, priors), values, formula, frame)
-
-    @cached_property
-    def posterior(self) -> RegressionPosterior:
-        """The posterior under the averaged weights."""
-        return RegressionPosterior(self.design, self.prior, self.draw_weights.mean(axis=0))
+        averaged = values.mean(axis=0)
+        prior = log_prior(design, prior_scales(design, averaged[design.rows]), priors)
+        return cls(RegressionPosterior(design, prior, averaged), formula, frame)
 
     @property
-    def rows(self) -> WeightedRows:
-        """The rows used, not merged, with the averaged weights."""
-        return WeightedRows(self.design, self.draw_weights.mean(axis=0)[self.design.rows])
+    def design(self) -> Design:
+        """The design of the rows used."""
+        return self.posterior.design
 
     @property
     def n_rows(self) -> int:
@@ -74,11 +66,10 @@ class RegressionProblem:
     @property
     def attributes(self) -> dict[str, Any]:
         """Attributes of the result: what was left out because of missing cells, and the design."""
-        averaged = self.draw_weights.mean(axis=0)
-        left_out = np.delete(averaged, self.design.rows).sum() / averaged.sum()
+        weights = self.posterior.weights
         return {
             "rows_left_out": self.design.n_rows - self.n_rows,
-            "share_left_out": float(left_out),
+            "share_left_out": float(np.delete(weights, self.design.rows).sum() / weights.sum()),
             "design": record_design(self.design, self.frame),
         }
 
@@ -98,7 +89,7 @@ class RegressionProblem:
 
     def log_likelihoods(self, posterior: xr.Dataset, theta: Array) -> dict[str, xr.Dataset]:
         """Return groups of the unweighted and weighted log likelihood of each row, at draws theta (chain, draw, p)."""
-        design, rows = self.design, self.rows
+        design, rows = self.design, self.posterior.rows
         values = np.empty((*theta.shape[:2], self.n_rows))
         with one_blas_thread():
             for chain, draw in np.ndindex(*theta.shape[:2]):
@@ -114,8 +105,7 @@ class RegressionProblem:
 class RegressionPosterior(WeightedPosterior):
     """A regression as a `WeightedPosterior`, computed in numpy on merged identical rows.
 
-    `weights` (row,) cover all rows of the table. Rows that are left out have zero scores. `merged` passes the merged
-    rows under these weights if they are available already.
+    `weights` (row,) cover all rows of the table, and `merged` has the merged rows under them if they are known already.
     """
 
     def __init__(self, design: Design, prior: LogPrior, weights: Array, merged: WeightedRows | None = None) -> None:
@@ -125,6 +115,11 @@ class RegressionPosterior(WeightedPosterior):
         self.coords = design.coords
         self.merged = merge_draws(design, weights[None, design.rows])[0] if merged is None else merged
         self.cost = float(len(self.merged.weights) * design.n_predictors)
+
+    @property
+    def rows(self) -> WeightedRows:
+        """The rows used, not merged."""
+        return WeightedRows(self.design, self.weights[self.design.rows])
 
     def with_weights(self, weights: Array) -> RegressionPosterior:
         """Return the same regression with different weights, shape (row,), for all rows."""
@@ -154,9 +149,7 @@ class RegressionPosterior(WeightedPosterior):
     def scores(self, theta: Array) -> Array:
         """Return the score of each row, unweighted, at theta (p,): shape (row, p), zeros for rows left out."""
         with one_blas_thread():
-            used = WeightedRows(self.design, self.weights).row_scores(theta)
-        if len(used) == self.design.n_rows:
-            return used
+            used = self.rows.row_scores(theta)
         scores = np.zeros((self.design.n_rows, self.design.n_parameters))
         scores[self.design.rows] = used
         return scores
@@ -174,7 +167,7 @@ class RegressionPosterior(WeightedPosterior):
         index = np.full(self.design.n_rows, -1)
         index[self.design.rows] = np.arange(len(self.design.rows))
         kept = index[rows] >= 0
-        return WeightedRows(self.design, self.weights[self.design.rows]).at(index[rows][kept]), kept
+        return self.rows.at(index[rows][kept]), kept
 
     def prior(self, theta: Array) -> tuple[Array, Array]:
         """Return the gradient (p,) and Hessian (p, p) of the log prior at theta (p,)."""
@@ -185,10 +178,7 @@ class RegressionPosterior(WeightedPosterior):
         return self.design.unpack(theta)
 
     def gradients_at(self, rows: NDArray[np.intp], shares: Array, thetas: Array) -> Array:
-        """Return gradients (draw, p) of mean log likelihoods at thetas (draw, p).
-
-        The means are over some rows (n,), with shares (draw, n).
-        """
+        """Return gradients (draw, p) at thetas (draw, p) of mean log likelihoods of rows (n,), by shares (draw, n)."""
         part, kept = self._some_rows(rows)
         with one_blas_thread():
             each = [share[kept] @ part.row_scores(theta) for share, theta in zip(shares, thetas, strict=True)]
@@ -200,8 +190,7 @@ class RegressionPosterior(WeightedPosterior):
 
     def modes(self, weights: Array, start: Array | None = None) -> list[tuple[WeightedPosterior, Mode]]:
         """Return the posterior and its mode for each of several weight vectors (draw, row), found in one batch."""
-        complete = len(self.design.rows) == self.design.n_rows
-        merged = merge_draws(self.design, weights if complete else weights[:, self.design.rows])
+        merged = merge_draws(self.design, weights[:, self.design.rows])
         own = [RegressionPosterior(self.design, self.log_prior, *one) for one in zip(weights, merged, strict=True)]
         if start is None and len(own) > 1:
             start = self.mode().theta  # the modes under the weight draws are close to each other

@@ -15,8 +15,7 @@ from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.mechanisms import Budget, power_of_two_below
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.curator.weight_providers.provider import OpenFit, Provider
-from iwbayes.evidence import FeatureMap
-from iwbayes.evidence.bounded import BoundedFeatures
+from iwbayes.evidence.feature_map import BoundedFeatures, FeatureMap
 from iwbayes.evidence.measurement import Measurement
 from iwbayes.evidence.scores import ScoreMap
 from iwbayes.utils.arrays import Array

@@ -8,8 +8,7 @@ import pymc as pm
 import pytest
 from pytensor.compile.mode import Mode
 
-from iwbayes.analyst.regression.given_priors import log_prior
-from iwbayes.analyst.regression.model import build_model, regression
+from iwbayes.analyst.regression.model import build_model, log_prior, regression
 from iwbayes.models.design import build_design
 from iwbayes.models.priors import LogPrior, column_scales, prior_scales
 from iwbayes.release.weights import Weights
@@ -138,14 +137,14 @@ def test_columns_of_zeros_get_no_coefficient():
     ("formula", "family", "message"),
     [
         ("b ~ q", "bernoulli", r"must use columns of the schema; got \['q'\], it has \['a'"),
-        ("q ~ a", "bernoulli", "response must be a column of the schema; got 'q'"),
+        ("q ~ a", "bernoulli", "must be a column of the schema; got 'q'"),
         ("b ~ zz(a)", "bernoulli", r"\['zz'\]"),
         ("b ~ np.log(-a)", "bernoulli", r"'np.log\(-a\)' must be finite; it is not finite in 120 rows"),
-        ("~ a", "bernoulli", "must have one response"),
-        ("b + a ~ d", "bernoulli", "must have one response"),
-        ("b ~ a | d", "bernoulli", "one part on the right"),
+        ("~ a", "bernoulli", "must have a response and one right-hand side"),
+        ("b + a ~ d", "bernoulli", "needs one response on its left"),
+        ("b ~ a | d", "bernoulli", "one right-hand side"),
         ("b ~ a +* d", "bernoulli", "cannot be read"),
-        ("np.log(a) ~ d", "poisson", "must be a column; got the expression"),
+        ("np.log(a) ~ d", "poisson", "must be a column of the schema; got .* for an expression"),
         ("b ~ 0", "bernoulli", "at least one column"),
         ("c ~ a", "bernoulli", "Use family='categorical'"),
         ("b ~ a", "probit", "family must be one of"),
