@@ -11,7 +11,6 @@ import numpy as np
 from iwbayes.curator.privacy.declared import admit
 from iwbayes.curator.privacy.ledger import BudgetExceeded, Ledger
 from iwbayes.curator.protocols import (
-    FittedGenerator,
     Generator,
     PublicFacts,
     WeightProvider,
@@ -65,17 +64,7 @@ class JointEvents:
     """The events of a release, as a function of a multiple of the nominal budget. Each multiple is asked for once.
 
     If one part takes nothing of the budget, because its table is given or its weights cost nothing, the other part has
-    all of it. Otherwise they have ``share`` and ``1 - share``.
-
-    Parameters
-    ----------
-    facts : PublicFacts
-    generator : Generator or GivenTable
-    weights : WeightProvider
-    share : float
-        Share of epsilon for the generator, in (0, 1).
-    epsilon, delta : float
-        Budget of both parts together.
+    all of it. Otherwise they have ``share``, in (0, 1), and ``1 - share`` of epsilon.
     """
 
     def __init__(
@@ -91,15 +80,15 @@ class JointEvents:
         self.facts, self.generator, self.weights, self.epsilon, self.delta = facts, generator, weights, epsilon, delta
         #: Share of the generator; None if one part has the whole budget.
         self.share: float | None = None if isinstance(generator, GivenTable) else share
-        of_weights = self._of_weights(1.0)
+        of_weights = self._of(weights, 1.0)
         if not of_weights:
             self.share = None
-        self._known = {1.0: self._checked((*self._of_generator(1.0), *of_weights))}
+        self._known = {1.0: self._checked((*self._of(generator, 1.0), *of_weights))}
 
     def __call__(self, t: float) -> tuple[Event, ...]:
         """Return all events; raise `BudgetExceeded` if an event has no noise."""
         if t not in self._known:
-            self._known[t] = self._checked((*self._of_generator(t), *self._of_weights(t)))
+            self._known[t] = self._checked((*self._of(self.generator, t), *self._of(self.weights, t)))
         return self._known[t]
 
     def parts(self, t: float) -> tuple[float, float]:
@@ -108,13 +97,9 @@ class JointEvents:
             return t * self.epsilon, t * self.epsilon
         return self.share * t * self.epsilon, (1 - self.share) * t * self.epsilon
 
-    def _of_generator(self, t: float) -> tuple[Event, ...]:
-        own = own_delta(self.generator, self.delta)
-        return self.generator.events(self.facts, epsilon=self.parts(t)[0], delta=own)
-
-    def _of_weights(self, t: float) -> tuple[Event, ...]:
-        own = own_delta(self.weights, self.delta)
-        return self.weights.events(self.facts, epsilon=self.parts(t)[1], delta=own)
+    def _of(self, algorithm: Generator | WeightProvider, t: float) -> tuple[Event, ...]:
+        epsilon = self.parts(t)[0 if algorithm is self.generator else 1]
+        return algorithm.events(self.facts, epsilon=epsilon, delta=own_delta(algorithm, self.delta))
 
     def _checked(self, events: tuple[Event, ...]) -> tuple[Event, ...]:
         for event in events:
@@ -128,9 +113,8 @@ class JointEvents:
 
 
 class Made(NamedTuple):
-    """Result of a run: the fitted generator, its rows, and their weights."""
+    """Result of a run: synthetic rows and their weights."""
 
-    fitted: FittedGenerator
     synthetic: SyntheticTable
     weights: Weights
 
@@ -167,7 +151,7 @@ class Pipeline:
         if needs_generator(weights):
             weights = weights.with_generator(fitted)  # type: ignore[attr-defined]
         weighted = weights.fit(private, synthetic, account, epsilon=self.weights_epsilon, delta=own)
-        return Made(fitted, synthetic, weighted)
+        return Made(synthetic, weighted)
 
     def to_data(self) -> dict[str, Any]:
         """Return everything except the number of rows as plain JSON values; None for a part that is not plain data."""
@@ -183,10 +167,9 @@ class Pipeline:
     def from_data(
         cls, data: dict[str, Any], synthetic: SyntheticTable, make_model: Callable[..., ScoreModel] | None = None
     ) -> Pipeline:
-        """Return the pipeline that `to_data` wrote; if its generator is not plain data, it uses the given rows.
+        """Return the pipeline that `to_data` wrote, with the given rows if its generator is not plain data.
 
-        `make_model` creates the models of the release from their plain data. Raise ValueError if `to_data` cannot have
-        written the data.
+        `make_model` creates the models of the release. Raise ValueError for data that `to_data` cannot have written.
         """
         numbers = [data.get(name) for name in ("generator_epsilon", "weights_epsilon", "delta")]
         if not all(map(checks.is_real, numbers)):
@@ -202,7 +185,9 @@ class Pipeline:
         return cls(generator, from_data(data["weights"], make_model), own, rest, delta, len(synthetic))
 
 
-def check_algorithms(generator: Generator, weights: WeightProvider, private: PrivateTable) -> None:
+def check_algorithms(
+    generator: Generator, weights: WeightProvider, private: PrivateTable, n_synthetic: int | None
+) -> None:
     """Raise unless generator and weights are of the right types, and work together and with the table."""
     for name, value, fits in (("generator", generator, is_generator), ("weights", weights, is_weight_provider)):
         if not fits(value):
@@ -215,3 +200,8 @@ def check_algorithms(generator: Generator, weights: WeightProvider, private: Pri
         )
     for algorithm in (generator, weights):
         check_rows_at_hand(algorithm, private)
+    if n_synthetic is None and not (private.in_memory or isinstance(generator, GivenTable)):
+        raise ValueError(
+            "the default of five synthetic rows per private row may not fit in memory, because the private rows are in "
+            "a Dask frame. Pass n_synthetic."
+        )
