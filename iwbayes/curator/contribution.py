@@ -68,10 +68,10 @@ def bound_contributions(
     -----
     Tau is the first t of the grid with #{users with more than t rows} + Laplace(2/e) <= threshold + Laplace(2/e), where
     e is its part of epsilon. Replacing a user with k rows by one with k' rows changes the counts for the t between k
-    and k' by one, all in the same direction, so the queries are monotone (see `above_threshold`). Each row has a secret
-    random key (see `row_keys`). Each user keeps the rows with the smallest keys, over all partitions of a Dask frame
-    together; which rows these are depends on this user's rows only. Replacing a user changes the number of kept rows by
-    at most tau. The number of users is public.
+    and k' by one, all in the same direction, so the queries are monotone (see `above_threshold`). Each user keeps the
+    rows with the smallest secret random keys (see `row_keys`), over all partitions of a Dask frame together; which rows
+    these are depends on this user's rows only. Replacing a user changes the number of kept rows by at most tau. The
+    number of users is public.
 
     References
     ----------

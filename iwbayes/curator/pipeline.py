@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from iwbayes.curator.privacy.declared import admit
 from iwbayes.curator.privacy.ledger import BudgetExceeded, Ledger
 from iwbayes.curator.protocols import (
     Generator,
@@ -25,6 +25,30 @@ from iwbayes.release.statement import Event
 from iwbayes.release.weights import Weights
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.utils import checks
+
+
+def owed_events(synthetic: SyntheticTable, ledger: Ledger | None) -> tuple[Event, ...]:
+    """Return the event of a table's declared cost; none if that is 0 or undeclared, or this ledger has charged it."""
+    if ledger is not None and ledger.holds(synthetic.fingerprint()):
+        return ()
+    if synthetic.already_spent is None or synthetic.already_spent[0] == 0:
+        return ()
+    epsilon, delta = synthetic.already_spent
+    label = f"outside table ({synthetic.origin or 'unnamed'})"
+    return (Event(label, "none", math.inf) if math.isinf(epsilon) else Event(label, "declared", epsilon, delta),)
+
+
+def admit(synthetic: SyntheticTable, ledger: Ledger) -> None:
+    """Charge the declared cost of an outside table, once; note a table of unknown cost."""
+    if ledger.holds(synthetic.source):
+        return
+    if synthetic.already_spent is None:
+        ledger.note("The synthetic rows come from outside and what their making cost was not declared.")
+        return
+    owed = owed_events(synthetic, ledger)
+    if owed:
+        ledger.charge(*owed)
+    ledger._register(synthetic.fingerprint())
 
 
 @dataclass(frozen=True)
@@ -80,15 +104,22 @@ class JointEvents:
         self.facts, self.generator, self.weights, self.epsilon, self.delta = facts, generator, weights, epsilon, delta
         #: Share of the generator; None if one part has the whole budget.
         self.share: float | None = None if isinstance(generator, GivenTable) else share
-        of_weights = self._of(weights, 1.0)
-        if not of_weights:
+        if not self._of(weights, 1.0):
             self.share = None
-        self._known = {1.0: self._checked((*self._of(generator, 1.0), *of_weights))}
+        self._known: dict[float, tuple[Event, ...]] = {}
 
     def __call__(self, t: float) -> tuple[Event, ...]:
         """Return all events; raise `BudgetExceeded` if an event has no noise."""
         if t not in self._known:
-            self._known[t] = self._checked((*self._of(self.generator, t), *self._of(self.weights, t)))
+            events = (*self._of(self.generator, t), *self._of(self.weights, t))
+            for event in events:
+                if event.mechanism == "none":
+                    raise BudgetExceeded(
+                        f"{event.label}: without noise the cost is infinite; the budget is epsilon {self.epsilon:g}, "
+                        f"and nothing was drawn. For an experiment that protects nobody, fit generator and weights "
+                        f"under Ledger(math.inf, ...)."
+                    )
+            self._known[t] = events
         return self._known[t]
 
     def parts(self, t: float) -> tuple[float, float]:
@@ -100,16 +131,6 @@ class JointEvents:
     def _of(self, algorithm: Generator | WeightProvider, t: float) -> tuple[Event, ...]:
         epsilon = self.parts(t)[0 if algorithm is self.generator else 1]
         return algorithm.events(self.facts, epsilon=epsilon, delta=own_delta(algorithm, self.delta))
-
-    def _checked(self, events: tuple[Event, ...]) -> tuple[Event, ...]:
-        for event in events:
-            if event.mechanism == "none":
-                raise BudgetExceeded(
-                    f"{event.label}: without noise the cost is infinite; the budget is epsilon {self.epsilon:g}, and "
-                    f"nothing was drawn. For an experiment that protects nobody, fit generator and weights under "
-                    f"Ledger(math.inf, ...)."
-                )
-        return events
 
 
 class Made(NamedTuple):
@@ -154,7 +175,7 @@ class Pipeline:
         return Made(synthetic, weighted)
 
     def to_data(self) -> dict[str, Any]:
-        """Return everything except the number of rows as plain JSON values; None for a part that is not plain data."""
+        """Return all but the number of rows as plain JSON values; None for a part that is not plain data."""
         return {
             "generator": None if isinstance(self.generator, GivenTable) else to_data(self.generator),
             "weights": to_data(self.weights),

@@ -13,10 +13,9 @@ import numpy as np
 from iwbayes.curator.contribution import bound_contributions, bounding_events, check_bounding
 from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
 from iwbayes.curator.named_models import weights_for
-from iwbayes.curator.pipeline import GivenTable, JointEvents, Pipeline, check_algorithms
+from iwbayes.curator.pipeline import GivenTable, JointEvents, Pipeline, check_algorithms, owed_events
 from iwbayes.curator.plan import ROWS_PER_PRIVATE_ROW, noise_warning
 from iwbayes.curator.privacy.accounting import check_budget, largest_scale, noise_event
-from iwbayes.curator.privacy.declared import owed_events
 from iwbayes.curator.privacy.ledger import BudgetExceeded, Ledger
 from iwbayes.curator.privacy.noise import NoiseSource
 from iwbayes.curator.progress import stages
@@ -136,9 +135,21 @@ def publish(
     if isinstance(generator, SyntheticTable):
         generator = GivenTable(generator, owed_events(generator, ledger if isinstance(ledger, Ledger) else None))
     epsilon, delta = check_budget(epsilon, delta)
-    n = _check_arguments(private, generator, weights, n_synthetic, ledger, adjacency, noise)
-    if ledger is not None:
+    if not isinstance(private, PrivateTable):
+        raise TypeError(f"publish takes a PrivateTable; got {type(private).__name__}. Use PrivateTable(frame, schema).")
+    check_algorithms(generator, weights, private, n_synthetic)
+    if ledger is None:
+        if private.of_users:
+            raise ValueError(
+                "a table with users needs the ledger that bounded their contributions; got none. Pass ledger=."
+            )
+    elif not isinstance(ledger, Ledger):
+        raise TypeError(f"ledger must be an iwbayes.Ledger; got {type(ledger).__name__}. Pass Ledger(epsilon, delta).")
+    elif noise is not None:
+        raise ValueError("a given ledger has its own noise source; got both ledger= and noise=. Leave out noise=.")
+    else:
         check_ledger(ledger, adjacency, delta, allow_large_delta=allow_large_delta)
+    n = _number_of_rows(private, generator, n_synthetic)
     sampler = np.random.default_rng(random_seed)
     if ledger is None:
         ledger = Ledger(epsilon, delta, adjacency, noise=noise, allow_large_delta=allow_large_delta)
@@ -168,31 +179,11 @@ def publish(
     return Release(synthetic, weighted, statement, n_private=facts.n_private, recipe=recipe)
 
 
-def _check_arguments(
-    private: PrivateTable,
-    generator: Generator,
-    weights: WeightProvider,
-    n_synthetic: int | None,
-    ledger: Ledger | None,
-    adjacency: RowAdjacency,
-    noise: NoiseSource | None,
-) -> int:
-    """Check all arguments before anything is charged, and return the number of synthetic rows."""
-    if not isinstance(private, PrivateTable):
-        raise TypeError(f"publish takes a PrivateTable; got {type(private).__name__}. Use PrivateTable(frame, schema).")
-    check_algorithms(generator, weights, private, n_synthetic)
-    if ledger is not None and not isinstance(ledger, Ledger):
-        raise TypeError(f"ledger must be an iwbayes.Ledger; got {type(ledger).__name__}. Pass Ledger(epsilon, delta).")
-    if private.of_users and ledger is None:
-        raise ValueError(
-            "a table with users needs the ledger that bounded their contributions; got none. Pass ledger=."
-        )
-    if noise is not None and ledger is not None:
-        raise ValueError("a given ledger has its own noise source; got both ledger= and noise=. Leave out noise=.")
+def _number_of_rows(private: PrivateTable, generator: Generator | GivenTable, n_synthetic: int | None) -> int:
+    """Return the number of synthetic rows: the given one, five per private row, or those of a given table."""
     if not isinstance(generator, GivenTable):
-        return checks.whole(
-            "n_synthetic", ROWS_PER_PRIVATE_ROW * private.n_private if n_synthetic is None else n_synthetic
-        )
+        n = ROWS_PER_PRIVATE_ROW * private.n_private if n_synthetic is None else n_synthetic
+        return checks.whole("n_synthetic", n)
     rows = len(generator.table)
     if generator.table.schema != private.schema:
         raise ValueError(

@@ -7,8 +7,8 @@ find one.
 
 The tables are simulated, never private, because the result depends on the rows without any noise. Put the differing row
 at opposite extremes of the schema, as `opposite_corners` does. That is not always the worst pair: a row hardly changes
-a logistic regression that explains it well. So choose synthetic rows that make the differing row surprising, and no
-other rows that oppose its effect on the fit. Few rows and columns make runs fast; a larger epsilon needs fewer runs.
+a logistic regression that explains it well. Then choose synthetic rows that make the differing row surprising, and no
+other rows that oppose its effect. Few rows and columns make runs fast; a larger epsilon needs fewer runs.
 
 If the charged event promises privacy for the noisy values themselves (Gaussian, Laplace, cube and spherical noise,
 selections, gradient steps), the audit observes them. It also observes the result, unless that followed from the noisy
@@ -83,8 +83,8 @@ class AuditResult:
     Examples
     --------
     >>> import iwbayes as iw
-    >>> first, second = iw.validation.opposite_corners(iw.Schema(iw.Binary("y")), 10)
-    >>> found = iw.validation.audit(iw.BayesNet(), first, second, epsilon=1.0, n_runs=2000, random_seed=1)
+    >>> tables = iw.validation.opposite_corners(iw.Schema(iw.Binary("y")), 10)
+    >>> found = iw.validation.audit(iw.BayesNet(), *tables, epsilon=1.0, n_runs=2000, random_seed=1)
     >>> found.passed, found.charge_holds, 0 < found.epsilon < found.nominal_epsilon
     (True, True, True)
     """
@@ -187,18 +187,16 @@ def audit(
 
     Raises
     ------
-    TypeError
-        If a table is private, because the result depends on its rows without noise, at unlimited cost.
-    ValueError
-        If the tables are not neighbours, or a setting is out of range.
+    TypeError, ValueError
+        If a table is private, because the result depends on its rows without noise; if the tables are not neighbours;
+        or if a setting is not valid.
     ModuleNotFoundError
         If scikit-learn is not installed; the message names the extra.
 
     Examples
     --------
     >>> import iwbayes as iw
-    >>> schema = iw.Schema(iw.Binary("y"))
-    >>> first, second = opposite_corners(schema, 10)
+    >>> first, second = opposite_corners(iw.Schema(iw.Binary("y")), 10)
     >>> print(audit(iw.BayesNet(), first, second, epsilon=1.0, random_seed=1))
     Audit of BayesNet(max_parents=2, max_bins=128, theta=2.0, bins_share=0.25, structure_share=0.1)
       claimed: epsilon 1 at delta 0 under replace-one; charged: epsilon 1, 1 event(s)
@@ -267,13 +265,11 @@ def opposite_corners(schema: Schema, n: int) -> tuple[SyntheticTable, SyntheticT
     Returns
     -------
     first, second : SyntheticTable
-        The two tables; they differ in the first row.
 
     Examples
     --------
     >>> import iwbayes as iw
-    >>> schema = iw.Schema(iw.Real("age", 18, 90), iw.Binary("income"))
-    >>> first, second = iw.validation.opposite_corners(schema, 3)
+    >>> first, second = opposite_corners(iw.Schema(iw.Real("age", 18, 90), iw.Binary("income")), 3)
     >>> first.frame["age"].tolist(), second.frame["age"].tolist()
     ([18.0, 18.0, 18.0], [90.0, 18.0, 18.0])
     """

@@ -9,9 +9,8 @@ ledger's rules compute the cost of the losses, which is compared with the statem
 Both releases must be the same, byte by byte: a part that differs has escaped the noise. The second run must also
 request the same noise, in the same order, at the same scales, because a scale that depends on the rows reveals them.
 
-This audit trusts the noise source: use `audit` to check that it draws noise of the requested scale. It can refute a
-statement, but never prove it: a loss above the charge is a defect, whatever the outcomes were; a loss within the charge
-only means that these tables show no defect.
+This audit trusts the noise source: use `audit` to check that it draws noise of the requested scale. A loss above the
+charge is a defect, whatever the outcomes were; a loss within it only means that these tables show no defect.
 """
 
 from __future__ import annotations
@@ -63,8 +62,8 @@ class ReleaseAudit:
     Examples
     --------
     >>> import iwbayes as iw
-    >>> first, second = iw.validation.opposite_corners(iw.Schema(iw.Binary("y"), iw.Binary("z")), 50)
-    >>> found = iw.validation.audit_release(first, second, epsilon=1.0, delta=1e-6, n_synthetic=100, random_seed=1)
+    >>> tables = iw.validation.opposite_corners(iw.Schema(iw.Binary("y"), iw.Binary("z")), 50)
+    >>> found = iw.validation.audit_release(*tables, epsilon=1.0, delta=1e-6, n_synthetic=100, random_seed=1)
     >>> found.passed, found.epsilon <= found.statement.epsilon, found.departures
     (True, True, ())
     >>> [loss.event.label for loss in found.losses]
@@ -164,7 +163,7 @@ def audit_release(
         If a table is private, because the result depends on its rows without noise.
     ValueError
         If the tables are not neighbours; if the release draws public randomness without a seed; or if it adds noise to
-        gradient steps or to an objective, because a replay does not show their loss. Use `audit` for those.
+        gradient steps or to an objective, whose loss a replay does not show: use `audit` for those.
 
     Notes
     -----
@@ -396,20 +395,15 @@ def _differences(one: Played, two: Played) -> list[str]:
         return [*found, "the number of releases"]
     for left, right in zip(one.releases, two.releases, strict=True):
         if left.to_bytes() != right.to_bytes():
-            one_has, two_has = _parts(left), _parts(right)
-            found += [name for name in one_has if one_has[name] != two_has[name]] or ["the release file"]
+            parts = {
+                "synthetic rows": (left.synthetic.fingerprint(), right.synthetic.fingerprint()),
+                "weights": (left.weights.fingerprint(), right.weights.fingerprint()),
+                "statement": (left.statement.to_dict(), right.statement.to_dict()),
+                "recipe": (left.recipe, right.recipe),
+                "number of private rows": (left.n_private, right.n_private),
+            }
+            found += [name for name, (one_has, two_has) in parts.items() if one_has != two_has] or ["the release file"]
     return found
-
-
-def _parts(release: Release) -> dict[str, object]:
-    """Return the named parts of a release, for comparison."""
-    return {
-        "synthetic rows": release.synthetic.fingerprint(),
-        "weights": release.weights.fingerprint(),
-        "statement": release.statement.to_dict(),
-        "recipe": release.recipe,
-        "number of private rows": release.n_private,
-    }
 
 
 def price_of_losses(ledger: Ledger, found: Sequence[Loss]) -> float:

@@ -3,7 +3,7 @@
 Gaussian events enter at their joint noise multiplier, private gradient steps as the Poisson-sampled Gaussian of the
 adjacency, and a pure-epsilon mechanism as the worst mechanism with that epsilon. Gaussians with a few pure events, as
 in most releases, have an exact cost: no grid of losses, and no import of dp-accounting (half a second). Basic
-composition is used where it is tighter. All costs are upper bounds.
+composition is used if it is tighter. All costs are upper bounds.
 """
 
 from __future__ import annotations
@@ -279,10 +279,9 @@ def dpsgd_multiplier(
 ) -> float:
     """Return the noise multiplier with which all Poisson-sampled Gaussian steps together satisfy (epsilon, delta).
 
-    The multiplier is the standard deviation of a step's noise over the clip norm of one row's gradient; delta is above
-    0. It follows from the pessimistic PLD of the Poisson-sampled Gaussian (Zhu, Dong & Wang, AISTATS 2022), which the
-    ledger checks again, and is within 0.1 % of the least. For a replaced row this is dp-accounting's pair of mixtures
-    at opposite clip norms.
+    It is the standard deviation of a step's noise over the clip norm of one row's gradient, from the pessimistic PLD of
+    the Poisson-sampled Gaussian (Zhu, Dong & Wang, AISTATS 2022), which the ledger checks again; within 0.1 % of the
+    least. For a replaced row this is dp-accounting's pair of mixtures at opposite clip norms. Delta is above 0.
     """
     epsilon, delta = check_budget(epsilon, delta)
     if delta == 0:

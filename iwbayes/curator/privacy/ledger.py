@@ -38,7 +38,7 @@ class Ledger:
     rule : {"gdp", "renyi", "basic"}, optional
         The privacy filter that computes the cost of releases and accepts or refuses them, so that settings may depend
         on earlier releases. By default "gdp", cheapest if most noise is Gaussian, or "basic" composition if delta is 0;
-        "renyi" suits private gradient steps. Proofs: `iwbayes.curator.privacy.filters`.
+        "renyi" is for private gradient steps. Proofs: `iwbayes.curator.privacy.filters`.
     plan : sequence of (sequence of Event, or Plan), default ()
         Releases that are fixed now, in this order. Their joint privacy loss distribution gives their cost, which is
         lower than by the rule. Other releases are accepted as far as the rule allows.
@@ -125,10 +125,9 @@ class Ledger:
         LedgerError
             If the file is damaged or is not a ledger; has a different budget, adjacency, rule or plan; or is missing
             although its lock file exists.
-        FileNotFoundError
-            If the file does not exist and no budget is given, or the folder does not exist.
         OSError
-            If the file cannot be read or, when new, written.
+            If the file cannot be read or, when new, written; FileNotFoundError if it does not exist and no budget is
+            given, or if the folder does not exist.
 
         Examples
         --------

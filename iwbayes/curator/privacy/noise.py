@@ -50,15 +50,17 @@ class NoiseSource(Protocol):
 
 
 @cache
-def _opendp_vector(family: str, size: int, scale: float) -> Any:
+def _opendp(family: str, size: int | None, scale: float) -> Any:
     # not opendp.prelude, which imports scikit-learn and more
-    from opendp import domains, measurements, metrics, mod
+    from opendp import domains, measurements, measures, metrics, mod
 
     mod.enable_features("contrib")
     domain = domains.vector_domain(domains.atom_domain(T="i64"), size=size)
     if family == "gaussian":
         return measurements.make_gaussian(domain, metrics.l2_distance(T=float), scale)
-    return measurements.make_laplace(domain, metrics.l1_distance(T="i64"), scale)
+    if family == "laplace":
+        return measurements.make_laplace(domain, metrics.l1_distance(T="i64"), scale)
+    return measurements.make_noisy_max(domain, metrics.linf_distance(T="i64"), measures.max_divergence(), scale=scale)
 
 
 class SystemNoise:
@@ -86,13 +88,11 @@ class SystemNoise:
 
     def gaussian(self, values: IntArray, scale: float) -> IntArray:
         """Add OpenDP's discrete Gaussian noise to each integer."""
-        measure = _opendp_vector("gaussian", len(values), float(scale))
-        return np.array(measure(values.tolist()), dtype=np.int64)
+        return np.array(_opendp("gaussian", len(values), float(scale))(values.tolist()), dtype=np.int64)
 
     def laplace(self, values: IntArray, scale: float) -> IntArray:
         """Add OpenDP's discrete Laplace noise to each integer."""
-        measure = _opendp_vector("laplace", len(values), float(scale))
-        return np.array(measure(values.tolist()), dtype=np.int64)
+        return np.array(_opendp("laplace", len(values), float(scale))(values.tolist()), dtype=np.int64)
 
     def cube(self, values: IntArray, scale: Fraction) -> IntArray:
         """Add one exact draw from the integer cube distribution (see `integer_cube`)."""
@@ -148,12 +148,7 @@ class SystemNoise:
 
     def noisy_max(self, scores: IntArray, scale: float) -> int:
         """Return OpenDP's noisy maximum with exponential noise (permute-and-flip)."""
-        from opendp import domains, measurements, measures, metrics, mod
-
-        mod.enable_features("contrib")
-        space = domains.vector_domain(domains.atom_domain(T="i64")), metrics.linf_distance(T="i64")
-        noisy = measurements.make_noisy_max(*space, measures.max_divergence(), scale=float(scale))
-        return int(noisy(scores.tolist()))
+        return int(_opendp("maximum", None, float(scale))(scores.tolist()))
 
     def __repr__(self) -> str:
         """Name the source."""

@@ -24,10 +24,8 @@ class Permit:
     Examples
     --------
     >>> import numpy as np
-    >>> from iwbayes.curator.privacy.noise import SeededNoise
     >>> permit = Permit(SeededNoise(1), [Event("a count", "laplace", 0.5)])
-    >>> len(permit.laplace(np.array([10]), 2.0))
-    1
+    >>> _ = permit.laplace(np.array([10]), 2.0)
     >>> permit.laplace(np.array([10]), 2.0)
     Traceback (most recent call last):
         ...
