@@ -94,14 +94,15 @@ plant(FILE, "system: bits from a generator",
        "os.urandom(n * np.dtype(kind).itemsize)", "random.Random().randbytes(n * np.dtype(kind).itemsize)",
        NO_GENERATOR)
 plant(FILE, "system: gaussian halved",
-       '_opendp_vector("gaussian", len(values), float(scale))', '_opendp_vector("gaussian", len(values), scale / 2)',
+       '_opendp("gaussian", len(values), float(scale))', '_opendp("gaussian", len(values), scale / 2)',
        SYSTEM)
 plant(FILE, "system: laplace halved",
-       '_opendp_vector("laplace", len(values), float(scale))', '_opendp_vector("laplace", len(values), scale / 2)',
+       '_opendp("laplace", len(values), float(scale))', '_opendp("laplace", len(values), scale / 2)',
        SYSTEM)
 plant(FILE, "system: cube halved", "scale, system_below)", "scale / 2, system_below)", SYSTEM)
 plant(FILE, "system: spherical halved", "scale * math.sqrt((normal", "scale / 2 * math.sqrt((normal", SYSTEM)
-plant(FILE, "system: noisy maximum halved", "scale=float(scale))\n", "scale=float(scale) / 2)\n", SYSTEM)
+plant(FILE, "system: noisy maximum halved",
+       '_opendp("maximum", None, float(scale))', '_opendp("maximum", None, scale / 2)', SYSTEM)
 plant(FILE, "system: permutation is the identity", "order = np.argsort(keys)", "order = np.arange(n)", SYSTEM)
 plant(FILE, "system: rows on the threshold never taken",
        "taken[undecided] = _random_bits(len(undecided), np.uint64) < np.uint64(rest)", "taken[undecided] = False",
@@ -301,7 +302,7 @@ plant("release/release.py", "certificate: parts of a release not checked", "    
 plant("curator/protocols.py", "certificate: bounds of other ledgers",
        "if not ledger.holds(private._source):", "if False:",
        "curator/test_contribution.py::test_a_bound_of_another_ledger_leaves_the_release_uncertified")
-FILE = "curator/privacy/declared.py"
+FILE = "curator/pipeline.py"
 plant(FILE, "outside: undeclared cost not noted",
        '        ledger.note("The synthetic rows come from outside and what their making cost was not declared.")\n', "",
        "curator/test_outside.py::test_an_undeclared_cost_leaves_the_release_uncertified")

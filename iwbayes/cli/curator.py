@@ -127,7 +127,7 @@ def publish(
         from iwbayes.curator.privacy.accounting import noise_event
         from iwbayes.curator.privacy.ledger import Ledger
         from iwbayes.curator.protocols import check_adjacency
-        from iwbayes.curator.publish import BOUND_SHARE, check_ledger, check_permission, publish_users, release_epsilon
+        from iwbayes.curator.publish import BOUND_SHARE, check_ledger, publish_users, release_epsilon
         from iwbayes.curator.publish import publish as publish_table
         from iwbayes.schema import Schema
         from iwbayes.tables import PrivateTable
@@ -166,8 +166,7 @@ def publish(
         }
         settings["adjacency"] = adjacency if own is None else own.adjacency
         if own is not None:
-            check_permission(own, allow_large_delta)
-            check_ledger(own, cast(Any, adjacency), delta)
+            check_ledger(own, cast(Any, adjacency), delta, allow_large_delta=allow_large_delta)
             check_adjacency(own.adjacency, users=bool(grid))
         kept: dict[str, Any] = {"drop": drop or [], "keep_declared": keep_declared, "user": user}
         if check:

@@ -28,28 +28,25 @@ def bound_contributions(
 ) -> PrivateTable:
     """Keep at most tau rows per user and count them; tau is chosen privately from a public grid.
 
-    Use this for user-level privacy, before `publish`. Generators and weight providers then multiply every sensitivity
-    by tau; gradient steps sample users and clip the sum over a user's rows. A small tau drops rows; a large tau adds
-    noise.
+    Use this before `publish`. Generators and weight providers then multiply every sensitivity by tau; gradient steps
+    sample users and clip the sum over a user's rows. A small tau drops rows; a large tau adds noise.
 
     Parameters
     ----------
     private : PrivateTable
         Table with a user column.
     ledger : Ledger
-        Ledger with adjacency "replace-user"; it is charged before any noise is drawn.
+        Ledger with adjacency "replace-user", charged before any noise is drawn.
     epsilon : float
-        Pure epsilon, above 0. Half of it chooses tau, and half counts the rows. If the grid has one value, all of it
-        counts the rows.
+        Pure epsilon, above 0: half chooses tau, and half counts the rows; all of it if the grid has one value.
     grid : sequence of int
-        Increasing candidates for tau, at least 1, chosen without looking at the rows. If no candidate meets the
-        threshold, tau is the largest one.
+        Increasing candidates for tau, at least 1, chosen without looking at the rows. If none meets the threshold, tau
+        is the largest.
     threshold : int, optional
         Number of users that may lose rows, at least 0. The default is 6 sqrt(p) sigma: p is the number of encoded
-        columns, and sigma the noise multiplier of the ledger's whole budget (sqrt(p)/epsilon if its delta is 0). It
-        balances noise and bias of the mean of p whitened columns, with rows clipped at 1.3 sqrt(p). At the default, one
-        more row per user adds noise and removes bias about equally, if users with many rows are 0.4 standard deviations
-        away from the others.
+        columns, and sigma the noise multiplier of the ledger's whole budget (sqrt(p)/epsilon if its delta is 0). There,
+        one more row per user adds noise and removes bias of a mean of p whitened columns (rows clipped at 1.3 sqrt(p))
+        about equally, if users with many rows are 0.4 standard deviations away from the others.
 
     Returns
     -------
@@ -64,19 +61,17 @@ def bound_contributions(
     TypeError
         If an argument is not a `PrivateTable` or a `Ledger`; nothing is charged.
     ValueError
-        If the table has no users or is bounded already, the ledger does not protect users, or epsilon, grid or
-        threshold are not valid; nothing is charged.
+        If an argument is invalid, contributions are bounded already, or the ledger does not protect users; nothing is
+        charged.
 
     Notes
     -----
     Tau is the first t of the grid with #{users with more than t rows} + Laplace(2/e) <= threshold + Laplace(2/e), where
     e is its part of epsilon. Replacing a user with k rows by one with k' rows changes the counts for the t between k
-    and k' by one, all in the same direction, so the queries are monotone (see `above_threshold`). Each row has a secret
-    random key (see `row_keys`). Each user keeps the rows with the smallest keys, over all partitions of a Dask frame
-    together; which rows these are depends on this user's rows only. Replacing a user changes the number of kept rows by
-    at most tau. The number of users is public.
-
-    Releases of the result protect people. Calibrated intervals for them are out of scope, see `publish_users`.
+    and k' by one, all in the same direction, so the queries are monotone (see `above_threshold`). Each user keeps the
+    rows with the smallest secret random keys (see `row_keys`), over all partitions of a Dask frame together; which rows
+    these are depends on this user's rows only. Replacing a user changes the number of kept rows by at most tau. The
+    number of users is public.
 
     References
     ----------

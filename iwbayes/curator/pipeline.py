@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from iwbayes.curator.privacy.declared import admit
 from iwbayes.curator.privacy.ledger import BudgetExceeded, Ledger
 from iwbayes.curator.protocols import (
-    FittedGenerator,
     Generator,
     PublicFacts,
     WeightProvider,
@@ -26,6 +25,30 @@ from iwbayes.release.statement import Event
 from iwbayes.release.weights import Weights
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.utils import checks
+
+
+def owed_events(synthetic: SyntheticTable, ledger: Ledger | None) -> tuple[Event, ...]:
+    """Return the event of a table's declared cost; none if that is 0 or undeclared, or this ledger has charged it."""
+    if ledger is not None and ledger.holds(synthetic.fingerprint()):
+        return ()
+    if synthetic.already_spent is None or synthetic.already_spent[0] == 0:
+        return ()
+    epsilon, delta = synthetic.already_spent
+    label = f"outside table ({synthetic.origin or 'unnamed'})"
+    return (Event(label, "none", math.inf) if math.isinf(epsilon) else Event(label, "declared", epsilon, delta),)
+
+
+def admit(synthetic: SyntheticTable, ledger: Ledger) -> None:
+    """Charge the declared cost of an outside table, once; note a table of unknown cost."""
+    if ledger.holds(synthetic.source):
+        return
+    if synthetic.already_spent is None:
+        ledger.note("The synthetic rows come from outside and what their making cost was not declared.")
+        return
+    owed = owed_events(synthetic, ledger)
+    if owed:
+        ledger.charge(*owed)
+    ledger._register(synthetic.fingerprint())
 
 
 @dataclass(frozen=True)
@@ -65,17 +88,7 @@ class JointEvents:
     """The events of a release, as a function of a multiple of the nominal budget. Each multiple is asked for once.
 
     If one part takes nothing of the budget, because its table is given or its weights cost nothing, the other part has
-    all of it. Otherwise they have ``share`` and ``1 - share``.
-
-    Parameters
-    ----------
-    facts : PublicFacts
-    generator : Generator or GivenTable
-    weights : WeightProvider
-    share : float
-        Share of epsilon for the generator, in (0, 1).
-    epsilon, delta : float
-        Budget of both parts together.
+    all of it. Otherwise they have ``share``, in (0, 1), and ``1 - share`` of epsilon.
     """
 
     def __init__(
@@ -91,15 +104,22 @@ class JointEvents:
         self.facts, self.generator, self.weights, self.epsilon, self.delta = facts, generator, weights, epsilon, delta
         #: Share of the generator; None if one part has the whole budget.
         self.share: float | None = None if isinstance(generator, GivenTable) else share
-        of_weights = self._of_weights(1.0)
-        if not of_weights:
+        if not self._of(weights, 1.0):
             self.share = None
-        self._known = {1.0: self._checked((*self._of_generator(1.0), *of_weights))}
+        self._known: dict[float, tuple[Event, ...]] = {}
 
     def __call__(self, t: float) -> tuple[Event, ...]:
         """Return all events; raise `BudgetExceeded` if an event has no noise."""
         if t not in self._known:
-            self._known[t] = self._checked((*self._of_generator(t), *self._of_weights(t)))
+            events = (*self._of(self.generator, t), *self._of(self.weights, t))
+            for event in events:
+                if event.mechanism == "none":
+                    raise BudgetExceeded(
+                        f"{event.label}: without noise the cost is infinite; the budget is epsilon {self.epsilon:g}, "
+                        f"and nothing was drawn. For an experiment that protects nobody, fit generator and weights "
+                        f"under Ledger(math.inf, ...)."
+                    )
+            self._known[t] = events
         return self._known[t]
 
     def parts(self, t: float) -> tuple[float, float]:
@@ -108,29 +128,14 @@ class JointEvents:
             return t * self.epsilon, t * self.epsilon
         return self.share * t * self.epsilon, (1 - self.share) * t * self.epsilon
 
-    def _of_generator(self, t: float) -> tuple[Event, ...]:
-        own = own_delta(self.generator, self.delta)
-        return self.generator.events(self.facts, epsilon=self.parts(t)[0], delta=own)
-
-    def _of_weights(self, t: float) -> tuple[Event, ...]:
-        own = own_delta(self.weights, self.delta)
-        return self.weights.events(self.facts, epsilon=self.parts(t)[1], delta=own)
-
-    def _checked(self, events: tuple[Event, ...]) -> tuple[Event, ...]:
-        for event in events:
-            if event.mechanism == "none":
-                raise BudgetExceeded(
-                    f"{event.label}: without noise the cost is infinite; the budget is epsilon {self.epsilon:g}, and "
-                    f"nothing was drawn. For an experiment that protects nobody, fit generator and weights under "
-                    f"Ledger(math.inf, ...)."
-                )
-        return events
+    def _of(self, algorithm: Generator | WeightProvider, t: float) -> tuple[Event, ...]:
+        epsilon = self.parts(t)[0 if algorithm is self.generator else 1]
+        return algorithm.events(self.facts, epsilon=epsilon, delta=own_delta(algorithm, self.delta))
 
 
 class Made(NamedTuple):
-    """Result of a run: the fitted generator, its rows, and their weights."""
+    """Result of a run: synthetic rows and their weights."""
 
-    fitted: FittedGenerator
     synthetic: SyntheticTable
     weights: Weights
 
@@ -167,10 +172,10 @@ class Pipeline:
         if needs_generator(weights):
             weights = weights.with_generator(fitted)  # type: ignore[attr-defined]
         weighted = weights.fit(private, synthetic, account, epsilon=self.weights_epsilon, delta=own)
-        return Made(fitted, synthetic, weighted)
+        return Made(synthetic, weighted)
 
     def to_data(self) -> dict[str, Any]:
-        """Return everything except the number of rows as plain JSON values; None for a part that is not plain data."""
+        """Return all but the number of rows as plain JSON values; None for a part that is not plain data."""
         return {
             "generator": None if isinstance(self.generator, GivenTable) else to_data(self.generator),
             "weights": to_data(self.weights),
@@ -183,10 +188,9 @@ class Pipeline:
     def from_data(
         cls, data: dict[str, Any], synthetic: SyntheticTable, make_model: Callable[..., ScoreModel] | None = None
     ) -> Pipeline:
-        """Return the pipeline that `to_data` wrote; if its generator is not plain data, it uses the given rows.
+        """Return the pipeline that `to_data` wrote, with the given rows if its generator is not plain data.
 
-        `make_model` creates the models of the release from their plain data. Raise ValueError if `to_data` cannot have
-        written the data.
+        `make_model` creates the models of the release. Raise ValueError for data that `to_data` cannot have written.
         """
         numbers = [data.get(name) for name in ("generator_epsilon", "weights_epsilon", "delta")]
         if not all(map(checks.is_real, numbers)):
@@ -202,7 +206,9 @@ class Pipeline:
         return cls(generator, from_data(data["weights"], make_model), own, rest, delta, len(synthetic))
 
 
-def check_algorithms(generator: Generator, weights: WeightProvider, private: PrivateTable) -> None:
+def check_algorithms(
+    generator: Generator, weights: WeightProvider, private: PrivateTable, n_synthetic: int | None
+) -> None:
     """Raise unless generator and weights are of the right types, and work together and with the table."""
     for name, value, fits in (("generator", generator, is_generator), ("weights", weights, is_weight_provider)):
         if not fits(value):
@@ -215,3 +221,8 @@ def check_algorithms(generator: Generator, weights: WeightProvider, private: Pri
         )
     for algorithm in (generator, weights):
         check_rows_at_hand(algorithm, private)
+    if n_synthetic is None and not (private.in_memory or isinstance(generator, GivenTable)):
+        raise ValueError(
+            "the default of five synthetic rows per private row may not fit in memory, because the private rows are in "
+            "a Dask frame. Pass n_synthetic."
+        )

@@ -1,10 +1,15 @@
-"""plan(): the features that a release will measure, and their noise, from public facts alone."""
+"""plan(): the features that a release will measure, and their noise, from public facts alone.
+
+`noise_warning` is publish()'s own expectation: from the number of features, without any rows.
+"""
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,14 +18,17 @@ from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
 from iwbayes.curator.named_models import weights_for
 from iwbayes.curator.pipeline import JointEvents, own_delta
 from iwbayes.curator.privacy.accounting import check_budget, largest_scale, small_delta
-from iwbayes.curator.privacy.ledger import BudgetExceeded, Ledger
 from iwbayes.curator.protocols import Generator, PublicFacts, WeightProvider, is_generator
-from iwbayes.curator.weight_providers.staged import StagedTilt
-from iwbayes.curator.weight_providers.tilt import TiltWeights
-from iwbayes.evidence.measurement import noise_advice, noise_in_words
+from iwbayes.curator.weight_providers.staged import BOUND_RANGE, NOISE_PART, StagedTilt
+from iwbayes.curator.weight_providers.tilt import CLIP_RANGE, MOST_DIRECTIONS, WIDE, TiltWeights
+from iwbayes.evidence.feature_map import BoundedFeatures
+from iwbayes.evidence.formulas import Span, model_terms
+from iwbayes.evidence.measurement import FEATURES_OF_ONE_PREDICTOR, NOISE_TARGET, noise_advice, noise_in_words
 from iwbayes.evidence.scores import ScoreModel
+from iwbayes.evidence.terms import Terms, count_raw_terms, raw_terms
 from iwbayes.release.statement import Adjacency, Event
 from iwbayes.schema import Schema, check_schema
+from iwbayes.schema.columns import Real
 from iwbayes.tables import SyntheticTable
 from iwbayes.utils import checks
 from iwbayes.utils.display import html_table, wrapped
@@ -30,6 +38,9 @@ from iwbayes.utils.warnings import PrivacyWarning
 ROWS_PER_PRIVATE_ROW = 5
 #: Rows of the public reference table that `plan` reads the noise from.
 _PLAN_ROWS = 4096
+#: The usual clip bound, the 95 % quantile of the norms, of k features of variance one: roughly this multiple of sqrt(k)
+#: on uniform rows; and for cube noise, whose norm is the largest coordinate. A test compares the result with plans.
+_NORM, _LARGEST = 1.2, 1.7
 
 
 @dataclass(frozen=True, repr=False)
@@ -49,10 +60,9 @@ class Plan:
     noise_sd : float
         Standard deviation of the noise in each coordinate of the features' mean.
     noise_ratio : float
-        The noise ratio: the noise divided by the synthetic standard deviation, over all features. Less is better. Above
-        0.5, even the smallest set of features is too noisy. The release of a small table usually has a larger noise
-        ratio, because its rows vary less than uniform ones. A fit's kappa is a different number: it is for one
-        parameter, and has a separate limit.
+        Noise divided by the synthetic standard deviation, over all features; less is better. Above 0.5, even the
+        smallest set of features is too noisy. A small table's release usually has a larger one, because its rows vary
+        less than uniform ones. It is not a fit's kappa, which is for one parameter.
     epsilon, delta : float
         Budget of both parts together.
     stage_noise_sd : tuple of float, default ()
@@ -126,9 +136,8 @@ def plan(
 ) -> Plan:
     """Predict the noise of `publish` without using any private row.
 
-    Use it to choose a budget. It returns the expected noise and the measured features. The synthetic rows, on which the
-    release builds its features, do not exist yet, so it uses rows drawn uniformly within the bounds of the schema.
-    `plan_intervals` predicts the lengths of intervals.
+    The synthetic rows, on which the release builds its features, do not exist yet, so it uses rows drawn uniformly
+    within the bounds of the schema. `plan_intervals` predicts the lengths of intervals.
 
     Parameters
     ----------
@@ -158,8 +167,7 @@ def plan(
     Examples
     --------
     >>> import iwbayes as iw
-    >>> schema = iw.Schema(iw.Real("x", 0, 1), iw.Binary("y"))
-    >>> iw.plan(schema, 1000, epsilon=1.0, delta=1e-6).terms
+    >>> iw.plan(iw.Schema(iw.Real("x", 0, 1), iw.Binary("y")), 1000, epsilon=1.0, delta=1e-6).terms
     'quadratic'
     """
     check_schema(schema)
@@ -212,16 +220,6 @@ def uniform_table(schema: Schema, n: int, *, random_seed: int | np.random.Genera
     return SyntheticTable(pd.DataFrame(columns), schema, origin="uniform", already_spent=(0, 0))
 
 
-def check_delta(delta: float, ledger: Ledger) -> None:
-    """Raise BudgetExceeded if delta is larger than the ledger's."""
-    if delta > ledger.delta:
-        raise BudgetExceeded(
-            f"the release's delta must be at most the ledger's, {ledger.delta:g}; got {delta:g}. The ledger counts "
-            f"costs at its own delta, so the release would cost more epsilon than requested. Pass a smaller delta; "
-            f"nothing was drawn."
-        )
-
-
 def warn_of_delta(delta: float, units: str, n: int, *, stacklevel: int = 3) -> None:
     """Warn if `publish` will refuse delta, because it is so large; the warning points at the caller's caller."""
     if delta >= 1 / n:
@@ -232,3 +230,89 @@ def warn_of_delta(delta: float, units: str, n: int, *, stacklevel: int = 3) -> N
             PrivacyWarning,
             stacklevel=stacklevel,
         )
+
+
+@dataclass(frozen=True)
+class _Size(BoundedFeatures):
+    """Stand-in for features: their number and clip bound alone determine their noise."""
+
+    bound: float
+    order: float
+    flag: bool
+    number: int
+
+    @property
+    def n_coordinates(self) -> int:
+        return self.number
+
+
+def noise_warning(weights: WeightProvider, facts: PublicFacts, epsilon: float, delta: float) -> str:
+    """Return a warning if few regressions will be calibrated with this budget of the weights, and "" otherwise.
+
+    No row is read or made, and no model is fitted.
+    """
+    own = own_delta(weights, delta)
+    if isinstance(weights, StagedTilt):
+        number = sum(_number_of_scores(model, facts.schema) for model in weights.models)
+        ratio = _noise_ratio(weights, facts, number, epsilon, own, NOISE_PART, BOUND_RANGE)
+        terms = "scores"
+    elif isinstance(weights, TiltWeights):
+        parts = weights.parts(facts, epsilon=epsilon, delta=own)
+        for terms, number in _sizes(weights, facts.schema):  # noqa: B007 - the last set is measured in any case
+            ratio = _noise_ratio(weights, facts, number, parts.epsilon, parts.delta, 1.0, CLIP_RANGE)
+            if ratio <= NOISE_TARGET:
+                break
+    else:
+        return ""
+    advice = noise_advice(ratio, number, terms)
+    return f"noise ratio about {noise_in_words(ratio)}. {advice}" if advice else ""
+
+
+def _noise_ratio(
+    weights: TiltWeights | StagedTilt,
+    facts: PublicFacts,
+    number: int,
+    epsilon: float,
+    delta: float,
+    part: float,
+    limits: tuple[float, float],
+) -> float:
+    """Return the noise ratio of so many features; their clip bound has `part` and `limits` of `TiltWeights.design`."""
+    cube = weights.mechanism == "cube"
+    usual = _LARGEST if cube else _NORM * math.sqrt(number)
+
+    def noise_sd(clip: float) -> float:
+        size: Any = _Size(clip * usual, math.inf if cube else 2, True, number)
+        return weights._noise_sd(size, facts, epsilon, delta)
+
+    clip = float(np.clip(part / (noise_sd(1.0) * math.sqrt(facts.n_private)), *limits))
+    return noise_sd(clip) * math.sqrt(number)
+
+
+def _sizes(weights: TiltWeights, schema: Schema) -> list[tuple[str, int]]:
+    """Return names and numbers of features of the sets that a tilt may measure, the largest first."""
+    if not weights.for_models and count_raw_terms(schema, "linear") > WIDE:
+        return [(f"{MOST_DIRECTIONS >> k} principal directions", MOST_DIRECTIONS >> k) for k in range(4)]
+    return [(name, _number_of(terms, schema)) for name, terms in weights.options(schema)]
+
+
+def _number_of(terms: Terms | Span, schema: Schema) -> int:
+    """Return the number of directions that terms span: the first level of a column follows from its other levels."""
+    first, firsts = 0, set()
+    for column in schema:
+        if column.kind == "categorical":
+            firsts.add(first)
+        first += len(column.feature_names)
+    listed = raw_terms(schema, terms) if isinstance(terms, str | tuple) else terms
+    return max(1, sum(firsts.isdisjoint(term) for term in listed))
+
+
+def _number_of_scores(model: ScoreModel, schema: Schema) -> int:
+    """Return the number of parameters of a model, or that of the smallest regression if its formula does not say it."""
+    formula: Any = model.to_data().get("formula")
+    try:
+        found = model_terms(formula, schema)
+    except (TypeError, ValueError):  # a function, or a formula with terms that are no polynomials
+        return FEATURES_OF_ONE_PREDICTOR
+    # a real response has a variance, too
+    return _number_of(found.response - {()}, schema) * _number_of(found.design, schema) + isinstance(found.column, Real)

@@ -28,10 +28,8 @@ class PublicFacts:
     ----------
     schema : Schema
         Columns of the tables.
-    n_private : int
-        Number of private rows; with users, the released noisy number.
-    n_synthetic : int
-        Number of synthetic rows.
+    n_private, n_synthetic : int
+        Numbers of private and synthetic rows; with users, ``n_private`` is the released noisy number.
     adjacency : {"replace-one", "zero-out", "replace-user"}
         What neighbouring tables are.
     rows_per_user : int, default 1
@@ -54,9 +52,8 @@ class PublicFacts:
         """Collect the facts of a fit under a ledger.
 
         If a different ledger charged the bound on contributions, this ledger notes it. Raises TypeError for arguments
-        that are not tables and a ledger. Raises ValueError if the tables have different schemas, if table and ledger do
-        not protect the same unit (rows, or users with a bounded number of rows), or if the ledger's delta is at least
-        one over the number of these units.
+        that are not tables and a ledger, and ValueError if the schemas differ, if table and ledger do not protect the
+        same unit (rows, or users with a bounded number of rows), or if delta is at least one over their number.
         """
         kinds = {"private": PrivateTable, "synthetic": SyntheticTable, "ledger": Ledger}
         for (name, kind), value in zip(kinds.items(), (private, synthetic, ledger), strict=True):

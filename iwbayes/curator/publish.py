@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 
 from iwbayes.curator.contribution import bound_contributions, bounding_events, check_bounding
-from iwbayes.curator.expected_noise import noise_warning
 from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
 from iwbayes.curator.named_models import weights_for
-from iwbayes.curator.pipeline import GivenTable, JointEvents, Pipeline, check_algorithms
-from iwbayes.curator.plan import ROWS_PER_PRIVATE_ROW, check_delta
+from iwbayes.curator.pipeline import GivenTable, JointEvents, Pipeline, check_algorithms, owed_events
+from iwbayes.curator.plan import ROWS_PER_PRIVATE_ROW, noise_warning
 from iwbayes.curator.privacy.accounting import check_budget, largest_scale, noise_event
-from iwbayes.curator.privacy.declared import owed_events
-from iwbayes.curator.privacy.ledger import Ledger
+from iwbayes.curator.privacy.ledger import BudgetExceeded, Ledger
 from iwbayes.curator.privacy.noise import NoiseSource
 from iwbayes.curator.progress import stages
 from iwbayes.curator.protocols import Generator, PublicFacts, WeightProvider
@@ -64,7 +62,7 @@ def publish(
 ) -> Release:
     """Publish a synthetic table with private weights under one privacy budget.
 
-    Generator and weights share the budget. Their nominal epsilons are proportional to ``share`` and ``1 - share``, and
+    Generator and weights share the budget: their nominal epsilons are proportional to ``share`` and ``1 - share``, and
     as large as the joint privacy loss distribution allows within (epsilon, delta).
 
     Parameters
@@ -75,35 +73,31 @@ def publish(
     epsilon, delta : float
         Privacy budget of this release.
     n_synthetic : int, optional
-        Number of synthetic rows. The default is five per private row; there is no default for rows in a Dask frame.
-        More synthetic rows never make a posterior narrower than the posterior from the private rows, because the
-        weights of an analysis sum to the number of private rows.
+        Number of synthetic rows. The default is five per private row; there is none for rows in a Dask frame. More rows
+        make no posterior narrower than that from the private rows: weights sum to the number of private rows.
     generator : Generator or SyntheticTable, optional
-        Generator of the synthetic rows, by default `BayesNet()`. A generator that benefits from delta uses all of it.
-        You can also pass a table made elsewhere: all its rows are published, and its declared cost is part of the
-        budget.
+        Generator of the synthetic rows, by default `BayesNet()`; one that benefits from delta uses all of it. A table
+        made elsewhere is published as a whole, and its declared cost is part of the budget.
     weights : WeightProvider, optional
-        Weight estimator. The default is `TiltWeights()`, or `StagedTilt` if models are named; both use all of delta.
+        Weight estimator, by default `TiltWeights()`, or `StagedTilt` if models are named; both use all of delta.
         ``DiscriminatorWeights()`` uses the discriminator of the generator and costs nothing in addition.
     for_models : sequence of str or ScoreModel, default ()
         Models that analysts will fit: regression formulas such as ``["y ~ a + b"]``, or models from `iwbayes.model`.
-        The weights then measure the mean scores of these models, in stages, and nothing else; see `StagedTilt`. With
-        ``weights=TiltWeights(...)``, for example at delta 0, they measure the products of columns that the formulas
-        use.
+        The weights then measure the mean scores of these models in stages, and nothing else (`StagedTilt`); with
+        ``weights=TiltWeights(...)``, for example at delta 0, the products of columns that the formulas use.
     response : str, optional
-        Name of a column. The regression of this column on all others (main effects) is added to `for_models`.
+        Column whose regression on all others (main effects) is added to `for_models`.
     share : float, default 0.3
         Share of epsilon for the generator, in (0, 1).
     adjacency : {"replace-one", "zero-out"}, default "replace-one"
         Adjacency of the new ledger. A ledger that you pass keeps its adjacency.
     ledger : Ledger, optional
         Ledger to charge. The release must fit in its remaining budget, and the privacy statement covers all its
-        charges. The whole release is charged before any noise is drawn. The ledger is locked until the release is
-        finished, and other releases wait.
+        charges. It is locked until the release is finished, and other releases wait.
     noise : NoiseSource, optional
         Noise source of a new ledger, by default `SystemNoise()`.
     allow_large_delta : bool, default False
-        Accept a delta of one over the number of rows or more, which does not protect single rows. The statement names
+        Accept a delta of one over the number of rows or more, which does not protect single rows; the statement names
         it. A ledger that you pass has its own setting.
     random_seed : int or numpy.random.Generator, optional
         Seed for sampling the synthetic rows. It never affects the privacy noise.
@@ -120,14 +114,12 @@ def publish(
     BudgetExceeded
         If the release does not fit in the ledger, or has a larger delta. No noise is drawn.
     TypeError, ValueError
-        If an argument is invalid, or the delta of the release or the ledger is at least one over the number of rows (or
-        users). Nothing is charged.
+        If an argument is invalid, or delta is at least one over the number of rows (or users). Nothing is charged.
 
     Warns
     -----
     CalibrationWarning
-        If the budget is too small to measure products of columns, so few regressions will be calibrated. It is raised
-        before anything is charged. Name your regressions in `for_models`.
+        If the budget is so small that few regressions will be calibrated; raised before anything is charged.
 
     Examples
     --------
@@ -143,8 +135,21 @@ def publish(
     if isinstance(generator, SyntheticTable):
         generator = GivenTable(generator, owed_events(generator, ledger if isinstance(ledger, Ledger) else None))
     epsilon, delta = check_budget(epsilon, delta)
-    n = _check_arguments(private, generator, weights, n_synthetic, ledger, adjacency, noise, delta)
-    check_permission(ledger, allow_large_delta)
+    if not isinstance(private, PrivateTable):
+        raise TypeError(f"publish takes a PrivateTable; got {type(private).__name__}. Use PrivateTable(frame, schema).")
+    check_algorithms(generator, weights, private, n_synthetic)
+    if ledger is None:
+        if private.of_users:
+            raise ValueError(
+                "a table with users needs the ledger that bounded their contributions; got none. Pass ledger=."
+            )
+    elif not isinstance(ledger, Ledger):
+        raise TypeError(f"ledger must be an iwbayes.Ledger; got {type(ledger).__name__}. Pass Ledger(epsilon, delta).")
+    elif noise is not None:
+        raise ValueError("a given ledger has its own noise source; got both ledger= and noise=. Leave out noise=.")
+    else:
+        check_ledger(ledger, adjacency, delta, allow_large_delta=allow_large_delta)
+    n = _number_of_rows(private, generator, n_synthetic)
     sampler = np.random.default_rng(random_seed)
     if ledger is None:
         ledger = Ledger(epsilon, delta, adjacency, noise=noise, allow_large_delta=allow_large_delta)
@@ -164,7 +169,7 @@ def publish(
                 warnings.warn(said, CalibrationWarning, stacklevel=2)
             account = ledger.charge_release(*events(t), delta=delta)
             pipeline = Pipeline(generator, weights, own, rest, delta, n)
-            _, synthetic, weighted = pipeline.run(private, account, sampler, step)
+            synthetic, weighted = pipeline.run(private, account, sampler, step)
             statement = replace(ledger.statement(), on_undeclared=private.on_undeclared)
     recipe: dict[str, Any] = {**words, "share": events.share, "calibration": t, "settings": pipeline.to_data()}
     if isinstance(weights, TiltWeights) and weights.for_models:
@@ -174,68 +179,36 @@ def publish(
     return Release(synthetic, weighted, statement, n_private=facts.n_private, recipe=recipe)
 
 
-def _check_arguments(
-    private: PrivateTable,
-    generator: Generator,
-    weights: WeightProvider,
-    n_synthetic: int | None,
-    ledger: Ledger | None,
-    adjacency: RowAdjacency,
-    noise: NoiseSource | None,
-    delta: float,
-) -> int:
-    """Check all arguments before anything is charged, and return the number of synthetic rows."""
-    if not isinstance(private, PrivateTable):
-        raise TypeError(f"publish takes a PrivateTable; got {type(private).__name__}. Use PrivateTable(frame, schema).")
-    check_algorithms(generator, weights, private)
-    if ledger is not None and not isinstance(ledger, Ledger):
-        raise TypeError(f"ledger must be an iwbayes.Ledger; got {type(ledger).__name__}. Pass Ledger(epsilon, delta).")
+def _number_of_rows(private: PrivateTable, generator: Generator | GivenTable, n_synthetic: int | None) -> int:
+    """Return the number of synthetic rows: the given one, five per private row, or those of a given table."""
     if not isinstance(generator, GivenTable):
-        check_n_synthetic(private, n_synthetic)
-    if private.of_users and ledger is None:
+        n = ROWS_PER_PRIVATE_ROW * private.n_private if n_synthetic is None else n_synthetic
+        return checks.whole("n_synthetic", n)
+    rows = len(generator.table)
+    if generator.table.schema != private.schema:
         raise ValueError(
-            "a table with users needs the ledger that bounded their contributions; got none. Pass ledger=."
+            "private and synthetic rows must share one schema. Build the synthetic table with the private schema."
         )
-    n = ROWS_PER_PRIVATE_ROW * private.n_private if n_synthetic is None else n_synthetic
-    if isinstance(generator, GivenTable):
-        rows = len(generator.table)
-        if generator.table.schema != private.schema:
-            raise ValueError(
-                "private and synthetic rows must share one schema. Build the synthetic table with the private schema."
-            )
-        n = rows if n_synthetic is None else n_synthetic
-        if n != rows:
-            raise ValueError(f"all {rows} rows of the given table are published; got n_synthetic={n!r}. Leave it out.")
-    n = checks.whole("n_synthetic", n)
-    if ledger is None:
-        return n
-    if noise is not None:
-        raise ValueError("a given ledger has its own noise source; got both ledger= and noise=. Leave out noise=.")
-    check_ledger(ledger, adjacency, delta)
-    return n
+    if n_synthetic not in (None, rows):
+        raise ValueError(
+            f"all {rows} rows of the given table are published; got n_synthetic={n_synthetic!r}. Leave it out."
+        )
+    return checks.whole("n_synthetic", rows)
 
 
-def check_permission(ledger: Ledger | None, allow_large_delta: bool) -> None:
-    """Raise ValueError if a large delta is allowed for a given ledger that does not allow it."""
-    if ledger is not None and allow_large_delta and not ledger.allow_large_delta:
+def check_ledger(ledger: Ledger, adjacency: RowAdjacency, delta: float, *, allow_large_delta: bool) -> None:
+    """Raise if the ledger has a smaller delta than the release, or its adjacency or its permission is different."""
+    if allow_large_delta and not ledger.allow_large_delta:
         raise ValueError(
             "a given ledger has its own setting; got ledger= and allow_large_delta=True. Create the ledger with "
             "allow_large_delta=True, or leave it out."
         )
-
-
-def check_n_synthetic(private: PrivateTable, n_synthetic: int | None) -> None:
-    """Raise ValueError if n_synthetic is missing for private rows that are not in memory."""
-    if not private.in_memory and n_synthetic is None:
-        raise ValueError(
-            "the default of five synthetic rows per private row may not fit in memory, because the private rows are in "
-            "a Dask frame. Pass n_synthetic."
+    if delta > ledger.delta:
+        raise BudgetExceeded(
+            f"the release's delta must be at most the ledger's, {ledger.delta:g}; got {delta:g}. The ledger counts "
+            f"costs at its own delta, so the release would cost more epsilon than requested. Pass a smaller delta; "
+            f"nothing was drawn."
         )
-
-
-def check_ledger(ledger: Ledger, adjacency: RowAdjacency, delta: float) -> None:
-    """Raise if the ledger has a smaller delta than the release, or a different adjacency."""
-    check_delta(delta, ledger)
     if adjacency != "replace-one" and adjacency != ledger.adjacency:
         raise ValueError(
             f"the ledger's adjacency is {ledger.adjacency!r}; got adjacency={adjacency!r}. Leave out adjacency=."
@@ -262,7 +235,7 @@ def publish_users(
 ) -> Release:
     """Publish a table in which users own several rows, with user-level privacy.
 
-    First, `bound_contributions` keeps at most tau rows of each user; tau is chosen privately from a public grid. Then
+    `bound_contributions` keeps at most tau rows of each user, with tau chosen privately from a public grid, and
     `publish` makes the release. Both steps must fit in the budget before either is charged.
 
     Parameters
@@ -294,8 +267,8 @@ def publish_users(
 
     Notes
     -----
-    Calibrated intervals for these releases are out of scope: rows of one person are similar, and no interval in this
-    package accounts for that. Every fit says "not calibrated". Its intervals describe the rows, not the people.
+    No interval in this package accounts for similar rows of one person, so every fit of these releases says "not
+    calibrated", and its intervals describe the rows, not the people.
 
     Examples
     --------
@@ -309,16 +282,15 @@ def publish_users(
     """
     weights = weights_for(weights, for_models, response, getattr(private, "schema", None))
     epsilon, delta = check_budget(epsilon, delta)
-    check_permission(ledger, allow_large_delta)
     if ledger is None:
         ledger = Ledger(epsilon, delta, "replace-user", allow_large_delta=allow_large_delta)
+    elif isinstance(ledger, Ledger):  # check_bounding refuses other types
+        check_ledger(ledger, "replace-one", delta, allow_large_delta=allow_large_delta)
     grid = check_bounding(private, ledger, grid)
-    check_delta(delta, ledger)
     left = release_epsilon(epsilon, delta, len(grid), ledger, bound_share=bound_share)
     generator = BayesNet() if generator is None else generator
     # run the checks of publish() now, while nothing is charged
-    check_algorithms(generator, weights, private)
-    check_n_synthetic(private, n_synthetic)
+    check_algorithms(generator, weights, private, n_synthetic)
     n = 1 if n_synthetic is None else checks.whole("n_synthetic", n_synthetic)
     facts = PublicFacts(private.schema, private.n_users, n, "replace-user", max(grid), private.n_users)
     events = JointEvents(facts, generator, weights, share, left, delta)

@@ -47,8 +47,8 @@ _LEFT_OUT = ("random_seed", "progressbar", "device")
 def to_data(algorithm: object) -> dict[str, Any] | None:
     """Return name and settings of a generator or a weight provider as plain JSON values.
 
-    Return None if the algorithm is not in this package, or if a setting is not a plain value: given weights, a network,
-    a function. Raise TypeError if the data of a model are not plain values.
+    Return None for an algorithm of another package, or a setting that is not a plain value: given weights, a network, a
+    function. Raise TypeError if the data of a model are not plain values.
     """
     name = type(algorithm).__name__
     if name not in _HOMES or type(algorithm) is not _class(name) or not is_dataclass(algorithm):
@@ -88,10 +88,9 @@ def _words(value: Any) -> str:
 
 
 def from_data(data: Any, make_model: Callable[..., ScoreModel] | None = None) -> Any:
-    """Return the algorithm that `to_data` wrote; the algorithm checks its settings.
+    """Return the algorithm that `to_data` wrote; `make_model` creates a model from the data of its `to_data`.
 
-    `make_model` creates a model from the data of its `to_data`. Raise ValueError if the data name an unknown algorithm
-    or an unknown setting.
+    Raise ValueError if the data name an unknown algorithm or setting; the algorithm checks the values.
     """
     name = data.get(NAME) if isinstance(data, dict) else None
     if not isinstance(name, str) or name not in _HOMES:

@@ -20,7 +20,7 @@ from algorithms import GENERATORS, PROVIDERS, SCHEMA, Entry, rows
 from factories import synthetic_table
 
 import iwbayes as iw
-from iwbayes.curator.auditing.replay import ReleaseRun
+from iwbayes.curator.auditing.release_audit import ReleaseRun
 from iwbayes.curator.protocols import reads_blocks
 from iwbayes.paper import logistic_weights
 from iwbayes.schema import Schema

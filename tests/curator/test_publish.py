@@ -14,10 +14,9 @@ from looks import looks_at_rows
 from provider_tools import progress_outputs
 
 import iwbayes as iw
-from iwbayes.curator.expected_noise import noise_warning
 from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
 from iwbayes.curator.named_models import weights_for
-from iwbayes.curator.plan import Plan, plan, uniform_table
+from iwbayes.curator.plan import Plan, noise_warning, plan, uniform_table
 from iwbayes.curator.privacy.accounting import gaussian_epsilon, joint_multiplier, price
 from iwbayes.curator.privacy.ledger import BudgetExceeded, Ledger
 from iwbayes.curator.privacy.noise import SeededNoise, SystemNoise

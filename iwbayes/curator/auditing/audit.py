@@ -1,24 +1,21 @@
 """Audit a generator or a weight provider: bound its true epsilon from below, on two simulated tables.
 
-For curators and reviewers. An algorithm that claims (epsilon, delta) must behave almost alike on two tables that
-differ in one row. `audit` runs it many times on both tables and looks for an event that is more probable on one of them
-than the claim allows. Such an event refutes the claim, up to a stated probability of error. If the audit finds none,
-this proves nothing: other tables, or a better statistic, may find one. An audit finds code that does not do what the
-proof in its docstring says.
+For curators and reviewers. `audit` runs an algorithm many times on two tables that differ in one row, and looks for an
+event that is more probable on one of them than the claimed (epsilon, delta) allows. Such an event refutes the claim, up
+to a stated probability of error. If the audit finds none, this proves nothing: other tables, or a better statistic, may
+find one.
 
-How to choose the tables. They are simulated, never private, because the result depends on the rows without any noise.
-Put the differing row at opposite extremes of the schema, as `opposite_corners` does. That is not always the worst pair.
-For example, a row hardly changes a logistic regression that explains it well. So choose synthetic rows that make the
-differing row surprising, and no other rows that oppose its effect on the fit. Few rows and columns make runs fast,
-and a larger epsilon needs fewer runs.
+The tables are simulated, never private, because the result depends on the rows without any noise. Put the differing row
+at opposite extremes of the schema, as `opposite_corners` does. That is not always the worst pair: a row hardly changes
+a logistic regression that explains it well. Then choose synthetic rows that make the differing row surprising, and no
+other rows that oppose its effect. Few rows and columns make runs fast; a larger epsilon needs fewer runs.
 
-What the audit observes. If the charged event promises privacy for the noisy values themselves (Gaussian, Laplace, cube
-and spherical noise, selections, gradient steps), it observes them. It also observes the result, unless the result
-followed from the noisy values alone in 61 runs that were given another table's outcomes. To find a rarer leak around
-the noise, use ``observe=``. If the noise is a secret of the algorithm (objective perturbation), it observes the result
-only. If a fit requests noise once, the audit repeats only this request on its values, which is much faster; otherwise
-the whole algorithm runs each time. Set a fixed ``random_seed`` in an algorithm that draws public randomness; otherwise
-its result is not a function of the noisy values.
+If the charged event promises privacy for the noisy values themselves (Gaussian, Laplace, cube and spherical noise,
+selections, gradient steps), the audit observes them. It also observes the result, unless that followed from the noisy
+values alone in 61 runs that were given another table's outcomes. To find a rarer leak around the noise, use
+``observe=``. If the noise is a secret of the algorithm (objective perturbation), it observes the result only. If a fit
+requests noise once, only this request is repeated, which is much faster. Set a fixed ``random_seed`` in an algorithm
+that draws public randomness; otherwise its result is not a function of the noisy values.
 
 References
 ----------
@@ -63,8 +60,7 @@ class AuditResult:
     epsilon : float
         Lower bound of the true epsilon at ``nominal_delta``.
     mu : float
-        Lower bound of the true mu of Gaussian differential privacy: the distance between the two output distributions,
-        in standard deviations.
+        Lower bound of the true mu of Gaussian differential privacy: the outputs' distance in standard deviations.
     confidence : float
         Probability, at least, with which both bounds hold together; between 0 and 1.
     n_runs : int
@@ -81,20 +77,16 @@ class AuditResult:
         The charged events of one run.
     adjacency : {"replace-one", "zero-out"}
         Adjacency of the claim.
-    observed : str
-        The output that the audit observed, for example "the noisy values".
-    statistic : str
-        Name of the statistic whose event gave ``epsilon``.
+    observed, statistic : str
+        The output that the audit observed, and the statistic whose event gave ``epsilon``.
 
     Examples
     --------
     >>> import iwbayes as iw
-    >>> first, second = iw.validation.opposite_corners(iw.Schema(iw.Binary("y")), 10)
-    >>> found = iw.validation.audit(iw.BayesNet(), first, second, epsilon=1.0, n_runs=2000, random_seed=1)
-    >>> found.passed, found.charge_holds
-    (True, True)
-    >>> 0 < found.epsilon < found.nominal_epsilon
-    True
+    >>> tables = iw.validation.opposite_corners(iw.Schema(iw.Binary("y")), 10)
+    >>> found = iw.validation.audit(iw.BayesNet(), *tables, epsilon=1.0, n_runs=2000, random_seed=1)
+    >>> found.passed, found.charge_holds, 0 < found.epsilon < found.nominal_epsilon
+    (True, True, True)
     """
 
     algorithm: str
@@ -126,26 +118,22 @@ class AuditResult:
         """Show the bounds, the claim and the verdict."""
         n_events = sum(event.count for event in self.events)
         of_mu = "" if self.nominal_mu is None else f" (claimed: {self.nominal_mu:.4g})"
-        if self.passed:
-            verdict = [
-                "  Passed: the audit does not refute the claim. This does not prove the claim: other",
-                "  tables or a better statistic may refute it.",
-            ]
-        else:
-            verdict = [
-                f"  FAILED: the audit refutes the claim. A true claim fails with probability {1 - self.confidence:.2g}",
-                f"  at most. It {'does not refute the charge' if self.charge_holds else 'refutes the charge too'}.",
-            ]
-        lines = [
-            f"Audit of {self.algorithm}",
+        verdict = (
+            "  Passed: the audit does not refute the claim. This does not prove the claim: other\n"
+            "  tables or a better statistic may refute it."
+            if self.passed
+            else f"  FAILED: the audit refutes the claim. A true claim fails with probability "
+            f"{1 - self.confidence:.2g}\n"
+            f"  at most. It {'does not refute the charge' if self.charge_holds else 'refutes the charge too'}."
+        )
+        return wrapped(
+            f"Audit of {self.algorithm}\n"
             f"  claimed: epsilon {self.nominal_epsilon:.4g} at delta {self.nominal_delta:.3g} under {self.adjacency}; "
-            f"charged: epsilon {self.charged_epsilon:.4g}, {n_events} event(s)",
+            f"charged: epsilon {self.charged_epsilon:.4g}, {n_events} event(s)\n"
             f"  found: epsilon at least {self.epsilon:.4g}, mu at least {self.mu:.4g}{of_mu}, "
-            f"with confidence {self.confidence:g}",
-            f"  {self.n_runs} runs on each table; observed: {self.observed}",
-            *verdict,
-        ]
-        return wrapped("\n".join(lines))
+            f"with confidence {self.confidence:g}\n"
+            f"  {self.n_runs} runs on each table; observed: {self.observed}\n{verdict}"
+        )
 
 
 def audit(
@@ -177,20 +165,18 @@ def audit(
     synthetic : SyntheticTable, optional
         The rows to weight. A weight provider needs them; a generator takes none.
     adjacency : {"replace-one", "zero-out"}
-        Adjacency of the ledger. No table contains a null row. So under "zero-out" the two tables are two steps apart,
-        through the table in which the row is null, and the bounds account for this: a claim of (epsilon, delta) means
-        (2 epsilon, (1 + exp(epsilon)) delta) between the tables, and a claim of mu means 2 mu.
+        Adjacency of the ledger. Under "zero-out" the two tables are two steps apart, through the table in which the
+        differing row is null, and the bounds account for this.
     n_runs : int, default 20_000
-        Runs on each table, at least 100. A quarter fits statistics, a quarter chooses the event, and half give the
-        bound, which cannot exceed about log(n_runs/20). A few thousand are enough if the whole algorithm has to run
-        each time.
+        Runs on each table, at least 100; the bound cannot exceed about log(n_runs/20). A few thousand are enough if the
+        whole algorithm has to run each time.
     confidence : float, default 0.999
         Probability, at least, that both bounds are below the true values.
     noise : callable, default SeededNoise
         Function from a seed to a noise source. Pass another one to audit it.
     observe : callable, optional
-        Function from the result of ``fit`` to numbers. The audit then observes these numbers only, and the whole
-        algorithm runs each time. The numbers must be released ones: observing a secret refutes nothing.
+        Function from the result of ``fit`` to released numbers (observing a secret refutes nothing). The audit then
+        observes these only, and the whole algorithm runs each time.
     random_seed : int, optional
         Seed of the noise. The same seed gives the same result.
 
@@ -201,18 +187,16 @@ def audit(
 
     Raises
     ------
-    TypeError
-        If a table is private, because the result depends on its rows without noise, at unlimited cost.
-    ValueError
-        If the tables are not neighbours, or a setting is out of range.
+    TypeError, ValueError
+        If a table is private, because the result depends on its rows without noise; if the tables are not neighbours;
+        or if a setting is not valid.
     ModuleNotFoundError
         If scikit-learn is not installed; the message names the extra.
 
     Examples
     --------
     >>> import iwbayes as iw
-    >>> schema = iw.Schema(iw.Binary("y"))
-    >>> first, second = opposite_corners(schema, 10)
+    >>> first, second = opposite_corners(iw.Schema(iw.Binary("y")), 10)
     >>> print(audit(iw.BayesNet(), first, second, epsilon=1.0, random_seed=1))
     Audit of BayesNet(max_parents=2, max_bins=128, theta=2.0, bins_share=0.25, structure_share=0.1)
       claimed: epsilon 1 at delta 0 under replace-one; charged: epsilon 1, 1 event(s)
@@ -268,9 +252,8 @@ def audit(
 def opposite_corners(schema: Schema, n: int) -> tuple[SyntheticTable, SyntheticTable]:
     """Make two neighbouring tables for an audit, with one row at opposite corners of the schema.
 
-    Every row of the first table is at the lower bounds and first levels. In the second table the first row is at the
-    upper bounds and last levels instead. This is the largest change of a sum of linear features. It need not be the
-    worst pair for other algorithms, so an algorithm that passes on this pair may fail on another.
+    Every row of the first table is at the lower bounds and first levels; the first row of the second table is at the
+    upper bounds and last levels. This is the largest change of a sum of linear features, but not always the worst pair.
 
     Parameters
     ----------
@@ -282,18 +265,11 @@ def opposite_corners(schema: Schema, n: int) -> tuple[SyntheticTable, SyntheticT
     Returns
     -------
     first, second : SyntheticTable
-        The two tables; they differ in the first row.
-
-    Raises
-    ------
-    ValueError
-        If ``n`` is not a whole number of at least 1.
 
     Examples
     --------
     >>> import iwbayes as iw
-    >>> schema = iw.Schema(iw.Real("age", 18, 90), iw.Binary("income"))
-    >>> first, second = iw.validation.opposite_corners(schema, 3)
+    >>> first, second = opposite_corners(iw.Schema(iw.Real("age", 18, 90), iw.Binary("income")), 3)
     >>> first.frame["age"].tolist(), second.frame["age"].tolist()
     ([18.0, 18.0, 18.0], [90.0, 18.0, 18.0])
     """

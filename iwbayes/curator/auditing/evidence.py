@@ -61,14 +61,13 @@ def lower_bounds(
 ) -> LowerBounds:
     """Return lower bounds of epsilon (at delta) and of mu from independent runs on two tables; 0 without evidence.
 
-    Samples have shape (run, k), with the same number of runs for both tables. Both bounds hold together with
-    probability ``confidence``, for any seed of the tree. A bound cannot be much above log(runs/20)/hops, however large
-    the leak is. ``hops``, 1 or 2, is the number of neighbouring pairs between the two tables; the bounds are for one
-    pair. ``centers``, shape (k,), are the centres of the noise of both samples, if known and in one unit for all
-    coordinates.
+    Samples have shape (run, k), with equal numbers of runs. Both bounds hold together with probability ``confidence``,
+    for any seed of the tree. ``hops``, 1 or 2, is the number of neighbouring pairs between the two tables; the bounds
+    are for one pair. ``centers``, shape (k,), are the centres of the noise of both samples, if known and in one unit
+    for all coordinates.
 
-    Each of the two events needs a lower bound of p = P(event | first) and an upper one of q = P(event | second), by
-    Clopper & Pearson at a quarter of 1 - confidence each. (epsilon, delta) over h hops means
+    Each event needs a lower bound of p = P(event | first) and an upper one of q = P(event | second), by Clopper &
+    Pearson at a quarter of 1 - confidence each. (epsilon, delta) over h hops means
     p <= exp(h epsilon) q + delta (1 + ... + exp((h-1) epsilon)); mu-Gaussian privacy over h hops means
     Phi^-1(p) - Phi^-1(q) <= h mu (Dong, Roth & Su, JRSS-B 2022).
     """
@@ -119,9 +118,8 @@ def mu_bound(p: Array, q: Array, *, hops: int = 1) -> Array:
 def statistics(first: Array, second: Array, *, centers: tuple[Array, Array] | None, seed: int) -> dict[str, Statistic]:
     """Return scalar statistics that are large on the first sample and small on the second.
 
-    They include the likelihood ratios of Gaussian noise (linear), of Laplace noise (a sum of |z - b| - |z - a| over
-    coordinates), of spherical and cube noise (the same with the norm of the whole vector) and of noise whose scale
-    differs. A tree detects differences that none of these shows.
+    They include likelihood ratios of Gaussian (linear), Laplace, spherical and cube noise (norms) and of noise whose
+    scale differs. A tree detects differences that none of these shows.
     """
     both = np.vstack([first, second])
     loc, spread = both.mean(axis=0), both.std(axis=0)

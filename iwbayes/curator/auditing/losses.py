@@ -1,10 +1,9 @@
 """Exact privacy loss of noise draws: from their values on two tables to the mu or epsilon of each use.
 
-The noise of a use has one distribution on the first table, and the same distribution, shifted, on the second. Their
-distance is known exactly. Gaussian noise of standard deviation s that shifts by d in L2 has mu = d/s. Laplace, cube and
-spherical noise of scale s that shifts by d in L1, in the largest coordinate and in L2 have epsilon = d/s. A selection
-has finitely many outcomes. Their probabilities are computed on both tables, and epsilon is the largest difference of
-their logarithms.
+The noise of a use has the same distribution on both tables, but shifted. Gaussian noise of standard deviation s that
+shifts by d in L2 has mu = d/s. Laplace, cube and spherical noise of scale s that shifts by d in L1, in the largest
+coordinate and in L2 have epsilon = d/s. A selection has finitely many outcomes; epsilon is the largest difference of
+the logarithms of their probabilities.
 """
 
 from __future__ import annotations
@@ -41,8 +40,7 @@ _LEAST_EPSILON = 1e-12
 class Loss:
     """Privacy loss of one use of the private rows between two tables, and its charge.
 
-    ``found`` and ``charged`` are mu for Gaussian noise, else epsilon. ``event`` is the charged event, with a count
-    of one.
+    ``found`` and ``charged`` are mu for Gaussian noise, else epsilon. ``event`` has a count of one.
     """
 
     event: Event

@@ -1,44 +1,47 @@
 """Audit a whole release: compute its exact privacy loss between two simulated tables, by replaying its noise.
 
-For curators and reviewers. `audit` bounds the epsilon of one algorithm from below, by many runs. A release consists of
-several uses of the private rows, each chosen after the ones before it. Two runs are enough to audit it. The first run
-is recorded. The second run works on the other table, and receives the recorded outcomes instead of noise. Everything
-public (network, features, synthetic rows, events) is then the same in both runs. Only the values to which noise is
-added differ, and `losses.py` computes the exact loss of each use from these values. The ledger's rules compute the cost
-of the losses, which is compared with the statement.
+For curators and reviewers. A release consists of several uses of the private rows, each chosen after the ones before
+it. Two runs are enough to audit it: the first is recorded, and the second works on the other table and receives the
+recorded outcomes instead of noise. Everything public (network, features, synthetic rows, events) is then the same in
+both. Only the values to which noise is added differ, and `losses.py` computes the exact loss of each use from them. The
+ledger's rules compute the cost of the losses, which is compared with the statement.
 
 Both releases must be the same, byte by byte: a part that differs has escaped the noise. The second run must also
 request the same noise, in the same order, at the same scales, because a scale that depends on the rows reveals them.
 
-This audit trusts the noise source: use `audit` to check that it draws noise of the requested scale. An audit can refute
-a statement, but never prove it. Uses compose by their worst loss after any outcomes. So a loss above the charge is a
-defect, whatever the outcomes were; a loss within the charge only means that these tables show no defect.
+This audit trusts the noise source: use `audit` to check that it draws noise of the requested scale. A loss above the
+charge is a defect, whatever the outcomes were; a loss within it only means that these tables show no defect.
 """
 
 from __future__ import annotations
 
 import math
 import secrets
+import warnings
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from iwbayes.curator.auditing.audit import check_neighbours, check_simulated
-from iwbayes.curator.auditing.losses import EXACT, Loss
-from iwbayes.curator.auditing.replay import Publisher, ReleaseRun, price_of_losses
+from iwbayes.curator.auditing.losses import EXACT, Loss, claim, losses
+from iwbayes.curator.auditing.recorder import Departed, Recorder, RecordingLedger
 from iwbayes.curator.privacy.accounting import check_budget
+from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.noise import NoiseSource, SeededNoise
 from iwbayes.curator.publish import publish
 from iwbayes.release import Release
-from iwbayes.release.statement import ROW_ADJACENCIES, Adjacency, PrivacyStatement
+from iwbayes.release.statement import ROW_ADJACENCIES, Adjacency, Event, PrivacyStatement, count_uses
 from iwbayes.tables import PrivateTable, SyntheticTable
 
 #: Relative amount by which losses may exceed charges, because of rounding.
 ROUNDING = 1e-9
+
+
+Publisher = Callable[[PrivateTable, Ledger], "Release | Sequence[Release]"]
 
 
 @dataclass(frozen=True)
@@ -59,8 +62,8 @@ class ReleaseAudit:
     Examples
     --------
     >>> import iwbayes as iw
-    >>> first, second = iw.validation.opposite_corners(iw.Schema(iw.Binary("y"), iw.Binary("z")), 50)
-    >>> found = iw.validation.audit_release(first, second, epsilon=1.0, delta=1e-6, n_synthetic=100, random_seed=1)
+    >>> tables = iw.validation.opposite_corners(iw.Schema(iw.Binary("y"), iw.Binary("z")), 50)
+    >>> found = iw.validation.audit_release(*tables, epsilon=1.0, delta=1e-6, n_synthetic=100, random_seed=1)
     >>> found.passed, found.epsilon <= found.statement.epsilon, found.departures
     (True, True, ())
     >>> [loss.event.label for loss in found.losses]
@@ -130,10 +133,9 @@ def audit_release(
     ----------
     first, second : SyntheticTable
         Simulated rows that replace the private ones, under one schema. Under "replace-one" they differ in one row, at
-        the same index. Under "zero-out" ``second`` lacks one row of ``first``, which is the null row. With ``users``
-        all rows of one user differ; if this user owns more rows in one table, the additional rows are the last ones.
-        ``second`` may be a function of the release on ``first``: an adversary who knows the features chooses the worst
-        row.
+        the same index. Under "zero-out" ``second`` lacks one row of ``first``, the null row. With ``users`` all rows of
+        one user differ; if it owns more rows in one table, the additional ones are last. ``second`` may be a function
+        of the release on ``first``: an adversary who knows the features chooses the worst row.
     epsilon, delta : float
         Budget of the release, or of the ledger that ``release`` gets; epsilon above 0, delta in [0, 1).
     adjacency : {"replace-one", "zero-out"}
@@ -144,8 +146,7 @@ def audit_release(
         The release to audit: a function from a private table and its ledger to a `Release`, or to several. By default
         `publish` with the given settings. Needed with ``users``, because `bound_contributions` comes first.
     noise : callable, default SeededNoise
-        Function from a seed to the noise source of the first run. The audit assumes that it draws noise of the
-        requested scale.
+        Function from a seed to the noise source of the first run, which the audit trusts.
     random_seed : int, optional
         Seed of the noise and of `publish`.
     **settings
@@ -162,13 +163,13 @@ def audit_release(
         If a table is private, because the result depends on its rows without noise.
     ValueError
         If the tables are not neighbours; if the release draws public randomness without a seed; or if it adds noise to
-        gradient steps or to an objective, because a replay does not show their loss. Use `audit` for those.
+        gradient steps or to an objective, whose loss a replay does not show: use `audit` for those.
 
     Notes
     -----
-    `bound_contributions` keeps rows by a secret order. The audit gives the rows that both tables share the same order:
-    an average over secret randomness loses no more than the worst case. Selections, and all other losses in units of
-    epsilon, count with their worst loss over the outcomes.
+    `bound_contributions` keeps rows by a secret order, which the audit makes the same for rows that both tables share:
+    an average over secret randomness loses no more than the worst case. Selections, and all losses in units of epsilon,
+    count with their worst loss over the outcomes.
 
     Examples
     --------
@@ -289,3 +290,134 @@ def _check_pair(first: SyntheticTable, second: SyntheticTable, adjacency: str, o
             "neighbours must have the same users and differ in the rows of exactly one user, at the same indices or at "
             f"the end; these differ in the rows of {len(users)} user(s). Change the rows of one user only."
         )
+
+
+@dataclass(frozen=True)
+class Played:
+    """One run: its releases, warnings, draws and ledger."""
+
+    releases: tuple[Release, ...]
+    warned: tuple[str, ...]
+    recorder: Recorder
+    ledger: Ledger
+
+
+@dataclass(frozen=True)
+class ReleaseRun:
+    """The release to audit, with the settings that its runs share."""
+
+    publish: Publisher
+    epsilon: float
+    delta: float
+    adjacency: Adjacency
+    noise: Callable[[int], NoiseSource]
+
+    def play(self, private: PrivateTable, seed: int, script: Recorder | None = None) -> Played:
+        """Run once on a new ledger; a replay shows no warnings."""
+        source = cast(NoiseSource, _SameOrders(self.noise(seed), seed))
+        recorder = Recorder(source, None if script is None else script.draws)
+        ledger = RecordingLedger(self.epsilon, self.delta, self.adjacency, noise=recorder, allow_large_delta=True)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            made = self.publish(private, ledger)
+        if script is None:
+            for warning in caught:
+                warnings.warn(str(warning.message), warning.category, stacklevel=3)
+        releases = (made,) if isinstance(made, Release) else made
+        if not (isinstance(releases, list | tuple) and releases and all(isinstance(r, Release) for r in releases)):
+            raise TypeError(
+                f"release must return a Release, or a list of them; got {type(made).__name__}. Return the result of "
+                f"publish."
+            )
+        return Played(tuple(releases), tuple(str(warning.message) for warning in caught), recorder, ledger)
+
+    def compare(self, one: Played, private: PrivateTable, seed: int) -> tuple[list[Loss], tuple[str, ...]]:
+        """Replay a run on another table; return the loss of each use, and the other differences."""
+        two, differing = self.replay(one, private, seed)
+        return [] if two is None else _all_losses(one, two), differing
+
+    def replay(self, one: Played, private: PrivateTable, seed: int) -> tuple[Played | None, tuple[str, ...]]:
+        """Replay a run on another table; return it, or None if it requests other noise, and all that differs."""
+        try:
+            two = self.play(private, seed, one.recorder)
+        except Departed as departed:
+            return None, (str(departed),)
+        except Exception as error:  # a release that fails on one table only distinguishes the tables
+            return None, (f"it fails with {type(error).__name__}: {error}",)
+        off = _off_script(one.recorder, two.recorder)
+        return (None if off else two), (*([off] if off else []), *_differences(one, two))
+
+
+class _SameOrders:
+    """A source whose secret orders of rows come from a seed, so that two tables order shared rows alike."""
+
+    def __init__(self, source: NoiseSource, seed: int) -> None:
+        self._source, self._keys = source, np.random.default_rng([seed, 1])
+
+    def permutation(self, n: int) -> NDArray[np.int64]:
+        """Order indices by random keys, so that indices in both tables have the same order in both."""
+        return np.argsort(np.random.default_rng(self._keys.integers(2**63)).random(n))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+
+def _off_script(one: Recorder, two: Recorder) -> str | None:
+    """Name the first difference between the noise requests of two runs; None if there is none."""
+    if one.permits != two.permits:
+        return "the charged events"
+    if len(one.draws) != len(two.draws):
+        return f"it draws {len(two.draws)} times, not {len(one.draws)} times"
+    for index, (left, right) in enumerate(zip(one.draws, two.draws, strict=True)):
+        if left.scale != right.scale or left.permit != right.permit:
+            return f"the scale of draw {index + 1} ({left.method})"
+    return None
+
+
+def _all_losses(one: Played, two: Played) -> list[Loss]:
+    """Return the loss of each use, in the order of the charges; 0 for a charge without a draw."""
+    found = defaultdict(list)
+    for permit, events in enumerate(one.recorder.permits):
+        draws = [[draw for draw in run.recorder.draws if draw.permit == permit] for run in (one, two)]
+        for loss in losses(events, *draws):
+            found[loss.event].append(loss)
+    for event, count in count_uses(one.ledger.events).items():
+        found[event] += [Loss(event, 0.0, claim(event))] * (count - len(found[event]))
+    return [loss for event in count_uses(one.ledger.events) for loss in found[event]]
+
+
+def _differences(one: Played, two: Played) -> list[str]:
+    """Name the released parts that differ."""
+    found = [] if one.warned == two.warned else ["warnings"]
+    if one.ledger.statement() != two.ledger.statement():
+        found.append("the statement of the ledger")
+    if len(one.releases) != len(two.releases):
+        return [*found, "the number of releases"]
+    for left, right in zip(one.releases, two.releases, strict=True):
+        if left.to_bytes() != right.to_bytes():
+            parts = {
+                "synthetic rows": (left.synthetic.fingerprint(), right.synthetic.fingerprint()),
+                "weights": (left.weights.fingerprint(), right.weights.fingerprint()),
+                "statement": (left.statement.to_dict(), right.statement.to_dict()),
+                "recipe": (left.recipe, right.recipe),
+                "number of private rows": (left.n_private, right.n_private),
+            }
+            found += [name for name, (one_has, two_has) in parts.items() if one_has != two_has] or ["the release file"]
+    return found
+
+
+def price_of_losses(ledger: Ledger, found: Sequence[Loss]) -> float:
+    """Return the epsilon that the ledger would state if the losses had been charged."""
+    lost: dict[Event, list[Event | None]] = defaultdict(list)
+    for loss in found:
+        lost[loss.event].append(loss.as_event())
+    charged = ledger._now()
+    record = replace(charged, charges=())
+    for charge in charged.charges:
+        events: list[Event] = []
+        for event, count in count_uses(charge.events).items():
+            events += [part for part in lost[event][:count] if part is not None]
+            del lost[event][:count]
+        if events:
+            record = record.after(record.trial(events, max(event.delta for event in charge.events)))
+    return record.spent[0]

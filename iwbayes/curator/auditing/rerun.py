@@ -76,9 +76,9 @@ def rerun(
 ) -> Samples:
     """Run on both tables and collect the released numbers.
 
-    The first run shows its warnings; the others are silent. This run, and more runs on both tables, are replayed on the
-    other table with the same outcomes of the noise. If no result ever changes, the result is assumed to be a function
-    of the outcomes, and only these are observed. Otherwise the result is observed too.
+    The first run shows its warnings; the others are silent. Runs on both tables are replayed on the other table with
+    the same outcomes of the noise. If no result ever changes, it is assumed to be a function of the outcomes, and only
+    these are observed; otherwise the result is observed too.
     """
     start = _seeds(seeds, 4 + 2 * REPLAYS)
     one = subject.run(first, start[0])

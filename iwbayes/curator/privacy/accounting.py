@@ -1,10 +1,9 @@
 """Joint cost of events: privacy loss distributions (PLD) of dp-accounting, and calibration rounded to the safe side.
 
-The functions here compose PLD objects, not dp-accounting events. Gaussian events enter at their joint noise multiplier,
-private gradient steps as the Poisson-sampled Gaussian of the adjacency, and a pure-epsilon mechanism as the worst
-mechanism with that epsilon. Gaussians with a few pure events, as in most releases, have an exact cost: it needs no grid
-of losses, and no import of dp-accounting, which takes half a second. If basic composition is tighter (a single event, a
-pure budget), it is used. All costs are upper bounds.
+Gaussian events enter at their joint noise multiplier, private gradient steps as the Poisson-sampled Gaussian of the
+adjacency, and a pure-epsilon mechanism as the worst mechanism with that epsilon. Gaussians with a few pure events, as
+in most releases, have an exact cost: no grid of losses, and no import of dp-accounting (half a second). Basic
+composition is used if it is tighter. All costs are upper bounds.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ from iwbayes.utils.arrays import Array
 _RELATIONS = {
     "replace-one": "REPLACE_ONE",
     "zero-out": "REPLACE_SPECIAL",
-    # users are sampled and clipped like rows
-    "replace-user": "REPLACE_ONE",
+    "replace-user": "REPLACE_ONE",  # users are sampled and clipped like rows
 }
 #: Discretisation of the privacy loss, as a share of the budget's epsilon.
 INTERVAL_SHARE = 1e-4
@@ -56,10 +54,7 @@ def small_delta(n: int) -> float:
 
 
 def check_budget(epsilon: float, delta: float, *, infinite: bool = False) -> tuple[float, float]:
-    """Return the pair as floats, or raise ValueError if it is not a privacy budget.
-
-    ``infinite`` allows an infinite epsilon: a budget that protects nobody, for experiments.
-    """
+    """Return the pair as floats, or raise ValueError; an infinite epsilon (``infinite``) protects nobody."""
     epsilon, delta = float(epsilon), float(delta)
     if not (epsilon > 0 and (infinite or math.isfinite(epsilon))):
         raise ValueError(f"epsilon must be positive and finite; got {epsilon!r}. Pass for example 1.0.")
@@ -105,8 +100,7 @@ def joint_multiplier(events: Sequence[Event]) -> float:
 @lru_cache(maxsize=512)
 def _pld_epsilon(events: tuple[Event, ...], delta: float, interval: float, adjacency: str) -> float:
     """Return the epsilon of the composed PLDs. Events are public settings, so the results may be cached."""
-    gaussians = [event for event in events if event.mechanism == "gaussian"]
-    others = [event for event in events if event.mechanism != "gaussian"]
+    gaussians, others = _by_kind(events)
     if not others:
         return gaussian_epsilon(joint_multiplier(gaussians), delta)
     losses = _pure_losses(others) if gaussians else None
@@ -124,11 +118,10 @@ def _pld_epsilon(events: tuple[Event, ...], delta: float, interval: float, adjac
 
 
 def _pure_losses(events: Sequence[Event]) -> tuple[Array, Array] | None:
-    """Return the exact joint privacy loss of pure events and its probabilities: sums of epsilons with random signs.
+    """Return the exact joint privacy loss of pure events and its probabilities; None if not pure, or above `MAX_SUMS`.
 
     The worst pure event is randomised response (Kairouz, Oh & Viswanath, ICML 2015): its loss is epsilon with
-    probability 1/(1 + exp(-epsilon)), else -epsilon. Return None if an event is not pure, or if there are more than
-    `MAX_SUMS` sums.
+    probability 1/(1 + exp(-epsilon)), else -epsilon.
     """
     counts = Counter[float]()
     for event in events:
@@ -159,15 +152,8 @@ def _joint_epsilon(noise_multiplier: float, losses: Array, chances: Array, delta
         lower = np.minimum(rest + log_ndtr(-half - rest * noise_multiplier), upper)
         return float(chances @ (np.exp(upper) * -np.expm1(lower - upper))) * (1 + SUM_ROUNDING)
 
-    if joint_delta(0.0) <= delta:
-        return 0.0
-    high = float(np.max(losses)) + gaussian_epsilon(noise_multiplier, delta) + ROUNDING
-    while joint_delta(high) > delta:
-        high *= 2
-    epsilon = brentq(lambda e: joint_delta(e) - delta, 0.0, high, xtol=1e-14 * high, rtol=1e-14)
-    while joint_delta(epsilon) > delta:
-        epsilon = float(np.nextafter(epsilon, np.inf)) * (1 + 1e-13)
-    return epsilon
+    start = float(np.max(losses)) + gaussian_epsilon(noise_multiplier, delta) + ROUNDING
+    return _least_epsilon(joint_delta, delta, start)
 
 
 @lru_cache(maxsize=512)
@@ -190,11 +176,16 @@ def check_claim(event: Event, adjacency: str) -> None:
             )
 
 
-def _loss_range(events: Sequence[Event]) -> float:
+def _by_kind(events: Sequence[Event]) -> tuple[list[Event], list[Event]]:
+    """Return the Gaussian events, and the others."""
+    others = [event for event in events if event.mechanism != "gaussian"]
+    return [event for event in events if event.mechanism == "gaussian"], others
+
+
+def _loss_range(gaussians: Sequence[Event], others: Sequence[Event]) -> float:
     """Return the width of the joint privacy loss: the pure events' full range plus 16 standard deviations."""
-    gaussian = math.fsum(e.count / e.noise_multiplier**2 for e in events if e.mechanism == "gaussian")  # type: ignore[operator]
-    other = math.fsum(e.count * e.epsilon for e in events if e.mechanism != "gaussian")
-    return 2 * other + 16 * math.sqrt(gaussian)
+    variance = math.fsum(e.count / e.noise_multiplier**2 for e in gaussians)  # type: ignore[operator]
+    return 2 * math.fsum(e.count * e.epsilon for e in others) + 16 * math.sqrt(variance)
 
 
 def price(
@@ -204,10 +195,9 @@ def price(
 
     Theory: docs/theory.md#joint-pricing.
 
-    Epsilon is the smallest of the PLD's at ``delta`` and basic composition's (Gaussians one by one, or as one); delta
-    is the one for which it holds. Epsilon is infinite if no finite epsilon holds at that delta, or if an event has no
-    noise. ``scale`` is a typical epsilon, which sets the discretisation. Private gradient steps cost more when a row
-    is replaced than when it becomes a null row.
+    Epsilon is the smallest of the PLD's at ``delta`` and basic composition's (Gaussians one by one, or as one), and
+    infinite if none is finite or an event has no noise; delta is the one for which it holds. ``scale`` is a typical
+    epsilon, which sets the discretisation.
     """
     if not events:
         return 0.0, 0.0
@@ -217,16 +207,15 @@ def price(
         check_claim(event, adjacency)
     basic = math.fsum(e.count * e.epsilon for e in events), math.fsum(e.count * e.delta for e in events)
     best = basic if basic[1] <= delta * (1 + ROUNDING) else (math.inf, delta)
-    gaussians = [event for event in events if event.mechanism == "gaussian"]
-    others = [event for event in events if event.mechanism != "gaussian"]
+    gaussians, others = _by_kind(events)
     if delta > 0 and gaussians and others and not any(event.delta for event in others):
         # all Gaussians together are exactly one Gaussian, so adding it to the pure events rounds no privacy loss
         joint = gaussian_epsilon(joint_multiplier(gaussians), delta)
         best = min(best, (math.fsum(e.count * e.epsilon for e in others) + joint, delta))
     single = len(events) == 1 and events[0].count == 1
-    loud = any(event.epsilon > MAX_EPSILON for event in events if event.mechanism != "gaussian")
+    loud = any(event.epsilon > MAX_EPSILON for event in others)
     if delta > 0 and not loud and not (single and math.isfinite(best[0])):
-        interval = max(INTERVAL_SHARE * min(scale, basic[0]), _loss_range(events) / MAX_POINTS)
+        interval = max(INTERVAL_SHARE * min(scale, basic[0]), _loss_range(gaussians, others) / MAX_POINTS)
         epsilon = _pld_epsilon(tuple(events), delta, interval, adjacency)
         if epsilon < best[0]:
             best = epsilon, delta
@@ -237,8 +226,6 @@ def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
     """Return the exact delta of the Gaussian mechanism (Balle & Wang 2018, theorem 8).
 
     Theory: docs/theory.md#joint-pricing.
-
-    Phi(1/(2m) - epsilon m) - exp(epsilon) Phi(-1/(2m) - epsilon m), m the noise multiplier.
     """
     half, shift = 0.5 / noise_multiplier, epsilon * noise_multiplier
     upper, lower = float(log_ndtr(half - shift)), epsilon + float(log_ndtr(-half - shift))
@@ -247,13 +234,17 @@ def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
 
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     """Return the smallest epsilon of the Gaussian mechanism at delta > 0, rounded up; inverts `gaussian_delta`."""
-    if gaussian_delta(noise_multiplier, 0.0) <= delta:
+    return _least_epsilon(lambda epsilon: gaussian_delta(noise_multiplier, epsilon), delta, 1.0)
+
+
+def _least_epsilon(delta_at: Callable[[float], float], delta: float, high: float) -> float:
+    """Return the least epsilon at which a decreasing delta is at most the given one, rounded up; search from `high`."""
+    if delta_at(0.0) <= delta:
         return 0.0
-    high = 1.0
-    while gaussian_delta(noise_multiplier, high) > delta:
+    while delta_at(high) > delta:
         high *= 2
-    epsilon = brentq(lambda e: gaussian_delta(noise_multiplier, e) - delta, 0.0, high, xtol=1e-14 * high, rtol=1e-14)
-    while gaussian_delta(noise_multiplier, epsilon) > delta:
+    epsilon = brentq(lambda e: delta_at(e) - delta, 0.0, high, xtol=1e-14 * high, rtol=1e-14)
+    while delta_at(epsilon) > delta:
         epsilon = float(np.nextafter(epsilon, np.inf)) * (1 + 1e-13)
     return epsilon
 
@@ -262,8 +253,7 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
 def gaussian_multiplier(epsilon: float, delta: float) -> float:
     """Return the smallest noise multiplier, standard deviation over L2 sensitivity, of an (epsilon, delta) Gaussian.
 
-    Analytic calibration (Balle & Wang 2018), rounded up until the exact delta is at most ``delta``. Delta must be
-    above 0, because Gaussian noise has no pure guarantee.
+    Analytic calibration (Balle & Wang 2018), rounded up until the exact delta is at most ``delta``, which is above 0.
     """
     epsilon, delta = check_budget(epsilon, delta)
     if delta == 0:
@@ -289,10 +279,9 @@ def dpsgd_multiplier(
 ) -> float:
     """Return the noise multiplier with which all Poisson-sampled Gaussian steps together satisfy (epsilon, delta).
 
-    The multiplier is the standard deviation of a step's noise over the clip norm of one row's gradient; delta is above
-    0. It follows from the pessimistic PLD of the Poisson-sampled Gaussian (Zhu, Dong & Wang, AISTATS 2022), which the
-    ledger checks again. For a replaced row this is dp-accounting's pair of mixtures at opposite clip norms. Rounding of
-    the privacy loss only adds noise. The search returns a value that the same PLD accepts, within 0.1 % of the least.
+    It is the standard deviation of a step's noise over the clip norm of one row's gradient, from the pessimistic PLD of
+    the Poisson-sampled Gaussian (Zhu, Dong & Wang, AISTATS 2022), which the ledger checks again; within 0.1 % of the
+    least. For a replaced row this is dp-accounting's pair of mixtures at opposite clip norms. Delta is above 0.
     """
     epsilon, delta = check_budget(epsilon, delta)
     if delta == 0:
@@ -341,10 +330,8 @@ def largest_scale(
 ) -> float:
     """Return the largest t for which ``events(t)`` together cost at most (epsilon, delta).
 
-    t is above 1 if the joint cost is lower than the sum, and below 1 if the events cost more than their nominal
-    epsilons. The search returns the affordable end of an interval of relative width `SCALE_WIDTH`. The nominal
-    epsilons of ``events(t)`` are t times their shares. ``cost`` maps events to the epsilon that they cost together at
-    delta; by default it is their joint cost.
+    The nominal epsilons of ``events(t)`` are t times their shares. The search returns the affordable end of an interval
+    of relative width `SCALE_WIDTH`. ``cost`` maps events to their epsilon at delta; by default the joint one.
     """
     found: dict[float, float] = {}  # log of cost over budget
 

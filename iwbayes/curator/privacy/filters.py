@@ -272,7 +272,7 @@ def _gaussian_epsilon(mu_squared: float, delta: float) -> float:
 def pure_mu(epsilon: float) -> float:
     """Return the least mu of a Gaussian that dominates every pure mechanism: 2 Phi^-1(1 / (1 + exp(-epsilon))).
 
-    It is rounded up. It is at most epsilon sqrt(pi/2), and close to this bound if epsilon is small.
+    It is rounded up, and at most epsilon sqrt(pi/2), which it approaches if epsilon is small.
     """
     if epsilon < 1e-3:
         return epsilon * math.sqrt(math.pi / 2)
@@ -282,9 +282,9 @@ def pure_mu(epsilon: float) -> float:
 def _step_divergence(event: Event, order: float, adjacency: str) -> float:
     """Return the Renyi divergence of all steps of a Poisson-sampled Gaussian, the larger of both directions.
 
-    One step is a pair of normal mixtures on a line. A row is sampled with probability q and moves the sum by the clip
-    norm; on the other table it moves nothing if it is a null row, or moves it the opposite way if it is replaced (Zhu,
-    Dong & Wang, AISTATS 2022). The integral is a sum over an even grid; a relative margin of 1e-6 covers its error.
+    A row is sampled with probability q and moves the sum by the clip norm; on the other table it moves nothing if it is
+    a null row, or moves it the opposite way if it is replaced (Zhu, Dong & Wang, AISTATS 2022). The integral is a sum
+    over an even grid; a relative margin of 1e-6 covers its error.
     """
     sd, q, order = float(event.noise_multiplier or 0.0), float(event.sampling_probability or 0.0), float(order)
     # the integrand of order a between means m and m' peaks at most about a (m - m') outside the means

@@ -25,30 +25,28 @@ class Ledger:
     """Keep the privacy budget of one private table, and hand out noise against charges only.
 
     `charge` computes the cost of new events and refuses them if the budget would be exceeded. Only then does it hand
-    out noise, for exactly these events. A charge stays if the run fails afterwards. A ledger lives as long as its
-    Python object; use `Ledger.open` for one that is kept in a file.
+    out noise, for exactly these events. A charge stays if the run fails afterwards. `Ledger.open` keeps it in a file.
 
     Parameters
     ----------
     epsilon, delta : float
-        The whole budget: epsilon above 0, delta in [0, 1). An epsilon of ``math.inf`` protects nobody: experiments
-        without privacy need it, and no statement under it is certified.
+        The whole budget: epsilon above 0, delta in [0, 1). An epsilon of ``math.inf`` protects nobody: it is for
+        experiments, and no statement under it is certified.
     adjacency : {"replace-one", "zero-out", "replace-user"}
-        What neighbouring tables are. They have the same public number of rows and one row's values differ
-        ("replace-one"), or one row is a null row in one of them ("zero-out"). With several rows per user
-        ("replace-user"; see `bound_contributions`), they have the same public number of users, and all rows of one
-        user differ.
+        What neighbouring tables of the same public size are: one row's values differ ("replace-one"), one row is a null
+        row in one of them ("zero-out"), or all rows of one user differ ("replace-user"; see `bound_contributions`).
     rule : {"gdp", "renyi", "basic"}, optional
         The privacy filter that computes the cost of releases and accepts or refuses them, so that settings may depend
-        on earlier releases; see Notes. By default "gdp", or "basic" if delta is 0.
+        on earlier releases. By default "gdp", cheapest if most noise is Gaussian, or "basic" composition if delta is 0;
+        "renyi" is for private gradient steps. Proofs: `iwbayes.curator.privacy.filters`.
     plan : sequence of (sequence of Event, or Plan), default ()
         Releases that are fixed now, in this order. Their joint privacy loss distribution gives their cost, which is
-        lower than by the rule. Releases outside the plan are accepted as far as the rule allows.
+        lower than by the rule. Other releases are accepted as far as the rule allows.
     noise : NoiseSource, optional
         `SystemNoise()` by default. With any other source no statement is certified.
     allow_large_delta : bool, default False
-        Accept tables with so few rows, or users, that delta is at least one over their number. Such a delta does not
-        protect single rows, and the statement names it.
+        Accept tables with so few rows, or users, that delta is at least one over their number, which does not protect
+        single rows; the statement names it.
 
     Raises
     ------
@@ -57,14 +55,6 @@ class Ledger:
     TypeError, ValueError
         If a setting is not valid.
 
-    Notes
-    -----
-    The events of one release are fixed before it starts; their joint privacy loss distribution gives their cost. That
-    cost is wrong for releases that are chosen after looking at earlier ones, so the rule counts them: Gaussian
-    differential privacy ("gdp"; cheapest if most noise is Gaussian), Renyi divergence at one order ("renyi"; for
-    private gradient steps) or basic composition ("basic"). A cost is fixed when it is charged. For proofs see
-    `iwbayes.curator.privacy.filters`.
-
     Examples
     --------
     >>> from iwbayes.release.statement import Event
@@ -72,10 +62,6 @@ class Ledger:
     >>> _ = ledger.charge(Event("a count", "laplace", 0.25))
     >>> ledger.spent
     (0.25, 0.0)
-    >>> ledger.charge(Event("another", "laplace", 0.9))
-    Traceback (most recent call last):
-        ...
-    iwbayes.curator.privacy.ledger_record.BudgetExceeded: another: epsilon 0.9 requested, 0.75 of 1 left ...
     """
 
     def __init__(
@@ -114,20 +100,19 @@ class Ledger:
     ) -> Self:
         """Open a ledger that is kept in a file, or create the file.
 
-        A charge is on the disk before noise is handed out, so a crash never makes the file count too little. The file
-        is locked while it changes, so processes that charge it at the same time cannot overspend together.
+        A charge is on the disk before noise is handed out, and the file is locked while it changes. So a crash never
+        makes the file count too little, and processes cannot overspend together. An older copy that is put back
+        under-reports spending; only a `Ledger` object that has seen the missing charges detects it.
 
         Parameters
         ----------
         path : str or path
             The ledger's file. Its lock file, ``.NAME.lock``, is in the same folder; leave it there.
         epsilon, delta : float, optional
-            The whole budget, needed to create a ledger. The budget of an existing ledger does not change; if you pass
-            it again, it must be the same.
-        adjacency : {"replace-one", "zero-out", "replace-user"}, optional
-            "replace-one" by default for a new ledger. An existing one keeps its adjacency; a value must equal it.
-        rule, plan, allow_large_delta
-            As in `Ledger`, for a new ledger. An existing one keeps them; values that you pass must equal them.
+            The whole budget, needed to create a ledger.
+        adjacency, rule, plan, allow_large_delta
+            As in `Ledger`, for a new ledger. An existing one keeps its budget and these; values that you pass must
+            equal them.
         noise : NoiseSource, optional
             As in `Ledger`.
 
@@ -140,15 +125,9 @@ class Ledger:
         LedgerError
             If the file is damaged or is not a ledger; has a different budget, adjacency, rule or plan; or is missing
             although its lock file exists.
-        FileNotFoundError
-            If the file does not exist and no budget is given, or the folder does not exist.
         OSError
-            If the file cannot be read or, when new, written.
-
-        Notes
-        -----
-        Restoring an older copy under-reports spending; this cannot be detected, except by a `Ledger` object that has
-        seen charges which the copy lacks.
+            If the file cannot be read or, when new, written; FileNotFoundError if it does not exist and no budget is
+            given, or if the folder does not exist.
 
         Examples
         --------
@@ -164,8 +143,8 @@ class Ledger:
         if epsilon is not None or delta is not None:
             if epsilon is None or delta is None:
                 raise ValueError("a budget is both epsilon and delta; got one of them. Pass both.")
-            settings: dict[str, Any] = {"rule": rule, "plan": plan, "allow_large_delta": allow_large_delta}
-            new = cls(epsilon, delta, adjacency or "replace-one", noise=noise, **settings)._record
+            kept: dict[str, Any] = {"rule": rule, "plan": plan, "allow_large_delta": allow_large_delta}
+            new = cls(epsilon, delta, adjacency or "replace-one", noise=noise, **kept)._record
         elif plan:
             raise ValueError("a plan needs the ledger's budget; got plan= alone. Pass epsilon and delta.")
         record = file.begin(new, adjacency, rule=rule, allow_large_delta=allow_large_delta)
@@ -221,17 +200,11 @@ class Ledger:
         return replace(record, epsilon=math.inf).after(record.trial(events)).spent[0]
 
     def price_of_release(self, events: Sequence[Event], *, delta: float) -> float:
-        """Return the epsilon, at ``delta``, that a release counts as; charge nothing.
-
-        It is the joint cost if the release is fixed in advance; else at least a Gaussian's with the same rule cost.
-        """
+        """Return the epsilon, at ``delta``, that a release counts as: of a Gaussian with its rule cost, or more."""
         return self._now().price_of_release(events, delta)
 
     def check(self, *events: Event, delta: float | None = None) -> None:
-        """Raise `BudgetExceeded` if a release of these events does not fit; charge nothing.
-
-        Parameters as in `charge_release`.
-        """
+        """Raise `BudgetExceeded` if a release (see `charge_release`) does not fit; charge nothing."""
         self._now().admit(events, delta)
 
     def check_releases(self, *releases: Sequence[Event]) -> None:
@@ -241,24 +214,11 @@ class Ledger:
             record = record.after(record.admit(events))
 
     def charge(self, *events: Event) -> NoiseSource:
-        """Charge events, then hand out their noise.
+        """Charge events that are fixed in advance, then hand out their noise.
 
-        Parameters
-        ----------
-        *events : Event
-            Events fixed in advance. The account that `charge_release` returns takes them from its own release.
-
-        Returns
-        -------
-        NoiseSource
-            A `Permit` for exactly these events: as many draws as their counts or steps, and no more.
-
-        Raises
-        ------
-        BudgetExceeded
-            If the events do not fit in the budget; nothing is charged.
-        ValueError
-            If there is no event, because only a charge gives noise.
+        The result is a `Permit` for exactly these events: as many draws as their counts or steps. If they do not fit in
+        the budget, `BudgetExceeded` is raised and nothing is charged. No event raises ValueError, because only a charge
+        gives noise.
         """
         if not events:
             raise ValueError("charge takes at least one event; got none.")
@@ -273,20 +233,15 @@ class Ledger:
         Parameters
         ----------
         *events : Event
-            All events of the release, fixed in advance; none if it uses no private row.
+            All events of the release, fixed in advance; none if it uses no private row. If they do not fit in the
+            budget, `BudgetExceeded` is raised and nothing is charged.
         delta : float, optional
             Delta at which the rule "basic" computes the cost; by default the largest delta of the events.
 
         Returns
         -------
         Ledger
-            The same ledger; its `charge` and `charge_release` take from these events only. Events that are never taken
-            are charged too.
-
-        Raises
-        ------
-        BudgetExceeded
-            If the events do not fit in the budget; nothing is charged.
+            The same ledger; its `charge` and `charge_release` take from these events only, at most once.
         """
         if events:
             self._change(lambda record: record.after(record.admit(events, delta)))
@@ -298,10 +253,10 @@ class Ledger:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Lock the ledger: other threads, and other processes if it is in a file, wait until this ends.
+        """Lock the ledger for other threads, and processes if it is in a file, until this ends.
 
-        `publish` locks it from computing the cost until the release exists. If two releases do not fit together, the
-        second is then refused before any of it is charged.
+        `publish` locks it from computing the cost until the release exists, so that the second of two releases that do
+        not fit together is refused before any of it is charged.
         """
         with self._lock, nullcontext() if self._file is None else self._file.lock:
             yield
@@ -331,10 +286,9 @@ class Ledger:
             self._record = record
 
     def meet(self, n: int, units: str) -> None:
-        """Check delta against the public number of rows, or users, of a table; charge nothing.
+        """Check delta against the public number of a table's ``units``, "rows" or "users"; charge nothing.
 
-        Raise ValueError if delta is at least one over this number, unless the ledger was created with
-        ``allow_large_delta=True``, which then is part of its statement. ``units`` is "rows" or "users".
+        Raise ValueError if it is at least one over it, unless ``allow_large_delta``, which the statement then names.
         """
         before = self._now()
         if before.meeting(n, units) != before:

@@ -32,10 +32,6 @@ class LedgerError(ValueError):
     The file is damaged, missing or not a ledger; it has lost charges; or its budget, adjacency, rule or plan differs
     from the given one. Nothing is charged, and no noise is drawn.
 
-    See Also
-    --------
-    Ledger.open : Open or create a ledger in a file.
-
     Examples
     --------
     >>> import tempfile
@@ -77,16 +73,12 @@ class LedgerFile:
                 f"{self.path} has a budget of epsilon {found.epsilon:g}, delta {found.delta:g}, which does not change; "
                 f"got {record.epsilon:g}, {record.delta:g}. Leave out epsilon and delta to open it."
             )
-        if adjacency is not None and found.adjacency != adjacency:
-            raise LedgerError(
-                f"{self.path} has the adjacency {found.adjacency!r}, which does not change; got adjacency="
-                f"{adjacency!r}. Leave it out to open the ledger."
-            )
-        if rule is not None and found.rule.name != rule:
-            raise LedgerError(
-                f"{self.path} has the rule {found.rule.name!r}, which does not change; got rule={rule!r}. Leave it out "
-                f"to open the ledger."
-            )
+        for name, own, value in (("adjacency", found.adjacency, adjacency), ("rule", found.rule.name, rule)):
+            if value is not None and own != value:
+                raise LedgerError(
+                    f"{self.path} has the {name} {own!r}, which does not change; got {name}={value!r}. Leave it out to "
+                    f"open the ledger."
+                )
         if allow_large_delta and not found.allow_large_delta:
             raise LedgerError(
                 f"{self.path} was created without allow_large_delta, which does not change. Create another ledger."

@@ -15,11 +15,7 @@ class BudgetExceeded(ValueError):  # noqa: N818 - the name users know
     """Raised when a charge would exceed a privacy budget: nothing was charged, and no noise was drawn.
 
     The message names the use of the private rows, the epsilon that it costs and the epsilon that is left.
-
-    See Also
-    --------
-    Ledger.check : Raise this error without charging anything.
-    Ledger.left : Guarantee of the largest release that still fits.
+    `Ledger.check` raises it without charging anything.
 
     Examples
     --------
@@ -31,8 +27,6 @@ class BudgetExceeded(ValueError):  # noqa: N818 - the name users know
     ... except iw.BudgetExceeded as error:
     ...     print(str(error).split(";")[0])
     a count: epsilon 2 requested, 1 of 1 left (rule gdp)
-    >>> ledger.spent
-    (0.0, 0.0)
     """
 
 
@@ -96,8 +90,7 @@ class LedgerRecord:
         """Guarantee (epsilon, delta) of all charges.
 
         For releases fixed in advance it is their joint cost; a plan counts up to its last charged release, skipped
-        ones included. Otherwise the rule gives it. For releases chosen after looking at earlier ones, it is the
-        guarantee of a ledger that stops before it exceeds this epsilon.
+        ones included. Otherwise the rule gives it: the guarantee of a ledger that stops before it exceeds this epsilon.
         """
         if not self.charges:
             return 0.0, 0.0
@@ -170,7 +163,7 @@ class LedgerRecord:
     def admit(self, events: Sequence[Event], delta: float | None = None) -> Charge:
         """Return the charge of a release that is fixed in advance, or raise `BudgetExceeded`.
 
-        Basic composition computes the cost at ``delta``; by default, and at least, the largest delta of the events.
+        Basic composition computes the cost at ``delta``, which is at least the largest delta of the events.
         """
         charge = self.trial(events, delta)
         if math.isinf(self.epsilon) or charge.planned is not None:

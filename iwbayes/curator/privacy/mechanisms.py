@@ -50,9 +50,8 @@ class Budget(NamedTuple):
 def gaussian_parts(epsilon: float, delta: float, shares: Sequence[float]) -> list[Budget]:
     """Split one Gaussian guarantee into several that together cost the same; each holds for its use alone.
 
-    Inverse squares of noise multipliers add up. So a use with share s of an (epsilon, delta) mechanism of multiplier m
-    has the multiplier m/sqrt(s); shares are positive and sum to 1. Splitting epsilon and delta instead would give 1/s
-    times the noise.
+    Inverse squares of noise multipliers add up. So a use with share s of a mechanism of multiplier m has the multiplier
+    m/sqrt(s); shares are positive and sum to 1. Splitting epsilon and delta instead would give 1/s times the noise.
     """
     # slightly more noise, so that rounding never makes the parts cost more than the whole
     whole = gaussian_multiplier(epsilon, delta) * (1 + 1e-12)
@@ -115,14 +114,12 @@ def gaussian(
 
     ``value`` has shape (k,); with ``grid`` it contains integers in units of the grid, whose sensitivity is exact.
     ``sensitivity`` is in L2, in the statistic's unit, under the ledger's adjacency; delta is above 0. With
-    ``separately`` each coordinate is a separate release: sensitivity and guarantee are those of one coordinate, and
-    one use is charged for each coordinate. Before anything is drawn, a value out of range raises ValueError, and a
-    charge that does not fit in the ledger raises `BudgetExceeded`.
+    ``separately`` sensitivity and guarantee are those of one coordinate, and one use is charged for each coordinate.
+    A value out of range (ValueError) or a charge that does not fit (`BudgetExceeded`) raises before anything is drawn.
 
-    The noise is OpenDP's discrete Gaussian on the grid, and its cost is computed as for a continuous Gaussian. Its
-    scale spans at least 2**10 steps (a coarser ``grid`` is refined). There the moment generating functions of the
-    discrete and the continuous Gaussian differ by a factor within exp(-2 pi**2 2**20) of 1 for each coordinate (Poisson
-    summation; Canonne, Kamath & Steinke 2020), far below the rounding of any accountant.
+    The noise is OpenDP's discrete Gaussian on the grid, and its cost that of a continuous Gaussian. Its scale spans at
+    least 2**10 steps (a coarser ``grid`` is refined), where both moment generating functions differ by a factor within
+    exp(-2 pi**2 2**20) of 1 for each coordinate (Poisson summation; Canonne, Kamath & Steinke 2020).
     """
     sensitivity = _check_sensitivity(sensitivity)
     multiplier = gaussian_multiplier(epsilon, delta)
@@ -220,16 +217,14 @@ def above_threshold(
     """Select the first query that reaches a threshold (sparse vector technique; Dwork & Roth 2014, algorithm 1).
 
     The result is the index of the first query with q + Laplace(4 sensitivity/epsilon) >= threshold +
-    Laplace(2 sensitivity/epsilon), or None if no query reaches it. Nothing else is released. Integer ``queries``, shape
-    (query,), are tested in their order and change by at most ``sensitivity`` between adjacent tables; ``threshold`` is
-    public. If the queries of two adjacent tables differ in one direction only, all up or all down (``monotone``),
-    Laplace(2 sensitivity/epsilon) on both sides is enough.
+    Laplace(2 sensitivity/epsilon), or None; nothing else is released. Integer ``queries``, shape (query,), are tested
+    in their order and change by at most ``sensitivity`` between adjacent tables; ``threshold`` is public. If they all
+    change in one direction (``monotone``), Laplace(2 sensitivity/epsilon) on both sides is enough.
 
     The noise is discrete Laplace. Shift the threshold's noise by one sensitivity and the chosen query's noise by two:
     this maps every outcome to the same outcome on the neighbour, at a factor of exp(epsilon/2) each, on the integers as
-    on the line. For monotone queries smaller shifts are enough: if the neighbour's queries are all larger, one
-    sensitivity for the threshold and one for the chosen query; if they are all smaller, one for the chosen query only
-    (Lyu, Su & Li, VLDB 2017).
+    on the line. For monotone queries smaller shifts are enough: if the neighbour's are all larger, one sensitivity for
+    each of both; if they are all smaller, one for the chosen query only (Lyu, Su & Li, VLDB 2017).
     """
     array = np.atleast_1d(np.asarray(queries))
     if array.ndim != 1 or array.size == 0 or not np.issubdtype(array.dtype, np.integer):

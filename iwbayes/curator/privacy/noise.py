@@ -50,15 +50,17 @@ class NoiseSource(Protocol):
 
 
 @cache
-def _opendp_vector(family: str, size: int, scale: float) -> Any:
+def _opendp(family: str, size: int | None, scale: float) -> Any:
     # not opendp.prelude, which imports scikit-learn and more
-    from opendp import domains, measurements, metrics, mod
+    from opendp import domains, measurements, measures, metrics, mod
 
     mod.enable_features("contrib")
     domain = domains.vector_domain(domains.atom_domain(T="i64"), size=size)
     if family == "gaussian":
         return measurements.make_gaussian(domain, metrics.l2_distance(T=float), scale)
-    return measurements.make_laplace(domain, metrics.l1_distance(T="i64"), scale)
+    if family == "laplace":
+        return measurements.make_laplace(domain, metrics.l1_distance(T="i64"), scale)
+    return measurements.make_noisy_max(domain, metrics.linf_distance(T="i64"), measures.max_divergence(), scale=scale)
 
 
 class SystemNoise:
@@ -68,20 +70,13 @@ class SystemNoise:
 
     Notes
     -----
-    OpenDP draws Gaussian and Laplace noise and the noisy maximum. It uses OpenSSL's generator, which is part of its
-    library and seeded by the operating system. All other noise comes from the bytes of ``os.urandom`` directly. No
-    pseudo-random generator is involved there, so there is no state to seed, to copy in a fork or to discover. Spherical
-    noise and the noise of gradient steps have no hardened sampler: they are floating-point, and the ledger records so.
+    OpenDP draws Gaussian and Laplace noise and the noisy maximum, with OpenSSL's generator, which is part of its
+    library and seeded by the operating system. All other noise comes from the bytes of ``os.urandom`` directly: there
+    is no state to seed, to copy in a fork or to discover. Spherical noise and the noise of gradient steps have no
+    hardened sampler: they are floating-point, and the ledger records so.
 
     Examples
     --------
-    >>> import numpy as np
-    >>> noisy = SystemNoise().laplace(np.array([100, 200]), 2.0)
-    >>> noisy.shape, noisy.dtype
-    ((2,), dtype('int64'))
-
-    A ledger uses this source by default:
-
     >>> import iwbayes as iw
     >>> iw.Ledger(1.0, 1e-6, noise=SystemNoise()).statement().noise
     'hardened'
@@ -93,13 +88,11 @@ class SystemNoise:
 
     def gaussian(self, values: IntArray, scale: float) -> IntArray:
         """Add OpenDP's discrete Gaussian noise to each integer."""
-        measure = _opendp_vector("gaussian", len(values), float(scale))
-        return np.array(measure(values.tolist()), dtype=np.int64)
+        return np.array(_opendp("gaussian", len(values), float(scale))(values.tolist()), dtype=np.int64)
 
     def laplace(self, values: IntArray, scale: float) -> IntArray:
         """Add OpenDP's discrete Laplace noise to each integer."""
-        measure = _opendp_vector("laplace", len(values), float(scale))
-        return np.array(measure(values.tolist()), dtype=np.int64)
+        return np.array(_opendp("laplace", len(values), float(scale))(values.tolist()), dtype=np.int64)
 
     def cube(self, values: IntArray, scale: Fraction) -> IntArray:
         """Add one exact draw from the integer cube distribution (see `integer_cube`)."""
@@ -108,9 +101,9 @@ class SystemNoise:
     def spherical(self, values: Array, scale: float) -> Array:
         """Add a floating-point vector with density proportional to exp(-|z|_2/scale).
 
-        With k coordinates the noise is scale * sqrt(c) * N(0, I_k), where c is the sum of k + 1 more squared standard
-        normals. The squared norm is then scale**2 times a product of chi-squares with k and k + 1 degrees of freedom,
-        which is the square of a Gamma(k) variable (duplication formula).
+        With k coordinates it is scale * sqrt(c) * N(0, I_k), where c is the sum of k + 1 more squared standard normals.
+        Its squared norm is then scale**2 times a product of chi-squares with k and k + 1 degrees of freedom, which is
+        the square of a Gamma(k) variable (duplication formula).
         """
         dim = len(values)
         normal = _standard_normals(2 * dim + 1)
@@ -119,18 +112,17 @@ class SystemNoise:
     def floating_gaussian(self, values: Array, scale: float) -> Array:
         """Add floating-point normal noise of standard deviation ``scale`` to each coordinate.
 
-        Each coordinate inverts the normal distribution function at 64 random bits: the lowest bit gives the sign, the
-        other 63 a tail probability. Both tails are alike and reach 9.1 standard deviations. A normal variable falls
-        outside with probability 2**-64.
+        Each coordinate inverts the normal distribution function at 64 random bits: one for the sign, 63 for the tail
+        probability. Both tails reach 9.1 standard deviations; a normal variable falls outside with probability 2**-64.
         """
         return values + scale * _standard_normals(len(values))
 
     def poisson_sample(self, n: int, rate: float) -> IntArray:
         """Take each row with probability ``rate``.
 
-        A row is taken if 80 random bits, read as a number, are below ``rate * 2**80``. This is exact for rates of
-        2**-27 or more. For smaller rates the threshold is rounded down, so no row is taken more often than the rate
-        says. The first 16 bits decide nearly every row; the other 64 are drawn only for rows that are still undecided.
+        A row is taken if 80 random bits, read as a number, are below ``rate * 2**80``: exact for rates of 2**-27 or
+        more, and rounded down for smaller ones. The first 16 bits decide nearly every row; the other 64 are drawn only
+        for rows that are still undecided.
         """
         first, rest = divmod(math.floor(Fraction(float(rate)) * 2**80), 2**64)
         if first >= 2**16:
@@ -144,8 +136,8 @@ class SystemNoise:
     def permutation(self, n: int) -> IntArray:
         """Return 0 to n - 1 in an order that is exactly uniform over all orders.
 
-        It is the order of n independent 64-bit keys. If any two keys agree, all are drawn again. Different keys are
-        exchangeable: swapping two of them changes no probability, so every order is equally likely.
+        It is the order of n independent 64-bit keys, which are all drawn again if any two agree. Different keys are
+        exchangeable, so every order is equally likely.
         """
         while True:
             keys = _random_bits(n, np.uint64)
@@ -156,12 +148,7 @@ class SystemNoise:
 
     def noisy_max(self, scores: IntArray, scale: float) -> int:
         """Return OpenDP's noisy maximum with exponential noise (permute-and-flip)."""
-        from opendp import domains, measurements, measures, metrics, mod
-
-        mod.enable_features("contrib")
-        space = domains.vector_domain(domains.atom_domain(T="i64")), metrics.linf_distance(T="i64")
-        noisy = measurements.make_noisy_max(*space, measures.max_divergence(), scale=float(scale))
-        return int(noisy(scores.tolist()))
+        return int(_opendp("maximum", None, float(scale))(scores.tolist()))
 
     def __repr__(self) -> str:
         """Name the source."""
@@ -178,12 +165,6 @@ class SeededNoise:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> SeededNoise(1).laplace(np.array([100, 200]), 2.0) - SeededNoise(1).laplace(np.array([0, 0]), 2.0)
-    array([100, 200])
-
-    A ledger with this source is never certified:
-
     >>> import iwbayes as iw
     >>> statement = iw.Ledger(1.0, 1e-6, noise=SeededNoise(1)).statement()
     >>> statement.noise, statement.certified
@@ -239,9 +220,8 @@ class SeededNoise:
 def system_below(stop: int) -> int:
     """Draw a whole number from 0 to ``stop`` - 1, each equally likely, from the operating system's entropy.
 
-    If the bits make too large a number, they are drawn again. ``random.SystemRandom`` reads the same bytes, but
-    inherits the conversion to numbers from ``random.Random``: a test that patches that class would change privacy
-    noise.
+    If the bits make too large a number, they are drawn again. It is not ``random.SystemRandom``, whose conversion to
+    numbers a patch of ``random.Random`` would change.
     """
     if stop < 1:
         raise ValueError(f"stop must be at least 1; got {stop}.")
@@ -271,11 +251,10 @@ def _standard_normals(n: int) -> Array:
 def integer_cube(dim: int, scale: Fraction, below: Callable[[int], int]) -> list[int]:
     """Draw z in Z**dim with P(z) proportional to exp(-max_j |z_j| / scale), in exact integer arithmetic.
 
-    ``below(n)`` draws a whole number from 0 to n - 1, each equally likely. exp(-m/scale) is a mixture over j >= m, so
-    z is uniform on {-j..j}**dim with P(j) proportional to (2j+1)**dim exp(-j/scale). Rejection draws j: propose the sum
-    of dim+1 geometric draws, whose P(j) is proportional to C(j+dim, dim) exp(-j/scale), and accept it with probability
-    prod_i (2j+1)/(2j+2i), i = 1..dim. ``scale`` is in grid units; the larger it is compared with dim, the fewer
-    proposals are rejected.
+    ``below(n)`` draws a whole number below n uniformly. exp(-m/scale) is a mixture over j >= m, so z is uniform on
+    {-j..j}**dim with P(j) proportional to (2j+1)**dim exp(-j/scale). Rejection draws j: propose the sum of dim+1
+    geometric draws, whose P(j) is proportional to C(j+dim, dim) exp(-j/scale), and accept it with probability
+    prod_i (2j+1)/(2j+2i), i = 1..dim.
     """
     while True:
         radius = sum(_geometric(scale, below) for _ in range(dim + 1))

@@ -16,26 +16,16 @@ from iwbayes.release.statement import Event
 class Permit:
     """Draw the noise of charged events from the ledger's source, each kind as often as the events say.
 
-    A Gaussian or Laplace event of one use pays for one vector. An event of several uses pays for that many numbers, in
-    one or more calls. A cube, spherical or exponential event pays for one vector or one choice per use, objective
-    perturbation for one vector, and "above-threshold" for the noise of the threshold and of the queries. Private
-    gradient steps pay for one sample of rows and one vector per step. Every permit also allows one random order of
-    rows, which adds no noise.
-
-    Parameters
-    ----------
-    source : NoiseSource
-        The ledger's source.
-    events : sequence of Event
-        The charged events.
+    A Gaussian or Laplace event of one use pays for one vector; one of several uses for that many numbers, in one or
+    more calls. A cube, spherical or exponential event pays for one vector or choice per use, objective perturbation for
+    one vector, "above-threshold" for the noise of the threshold and of the queries, and private gradient steps for one
+    sample of rows and one vector per step. Every permit also allows one random order of rows, which adds no noise.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from iwbayes.curator.privacy.noise import SeededNoise
     >>> permit = Permit(SeededNoise(1), [Event("a count", "laplace", 0.5)])
-    >>> len(permit.laplace(np.array([10]), 2.0))
-    1
+    >>> _ = permit.laplace(np.array([10]), 2.0)
     >>> permit.laplace(np.array([10]), 2.0)
     Traceback (most recent call last):
         ...

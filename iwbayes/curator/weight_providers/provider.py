@@ -7,8 +7,8 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
+from iwbayes.curator.pipeline import admit, owed_events
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier
-from iwbayes.curator.privacy.declared import admit, owed_events
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.mechanisms import VECTOR_MECHANISMS, Noisy
 from iwbayes.curator.protocols import PublicFacts, check_rows_at_hand
