@@ -15,10 +15,10 @@ import numpy as np
 import xarray as xr
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.arguments import Method, check_enough_draws, check_method
+from iwbayes.analyst.arguments import Method, check_method
 from iwbayes.analyst.calibration.calibrated import calibrated, groups_of
-from iwbayes.analyst.calibration.marks import NOT_CALIBRATED
 from iwbayes.analyst.calibration.measure import How
+from iwbayes.analyst.calibration.record import NOT_CALIBRATED
 from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler
 from iwbayes.analyst.released_tilt import is_noise_aware
 from iwbayes.release import Release
@@ -140,18 +140,14 @@ def calibrate(
     """
     check_method(method)
     options = check_sampler(sampler)
-    posterior = _checked_posterior(idata)
+    posterior = _checked_posterior(idata, weighted_model, release)
     from iwbayes.analyst.inference.model_posterior import ModelPosterior
-    from iwbayes.analyst.weighting.release_rows import check_model, formula_of
+    from iwbayes.analyst.weighting.release_rows import formula_of
 
-    free = [rv.name for rv in weighted_model.free_RVs if rv.name in posterior]
-    check_model(weighted_model, release, {name: posterior[name].shape[2:] for name in free})
-    _check_variables(weighted_model, posterior)
     terms = ModelPosterior(weighted_model, release.weights.n_draws)
     draws = terms.unconstrain(posterior)
     if rehearsals is not None:
         rehearsals.check(release)
-    check_enough_draws(len(draws), terms.size, "Sample more.")
     settings = SamplingSettings(posterior.sizes["chain"], posterior.sizes["draw"], method, options)
     pooled = is_noise_aware(release.weights, release)
     how: How = "rehearsals" if rehearsals is not None else "pool" if pooled else "formula"
@@ -159,15 +155,21 @@ def calibrate(
         terms, release, how, settings, np.random.default_rng(random_seed),
         rehearsals=rehearsals, sampled=draws, formula=lambda: formula_of(weighted_model, release),
     )  # fmt: skip
-    new = groups_of(terms, found, release, like=posterior)
+    values = terms.constrain(found.theta.reshape(-1, terms.size))
+    for name, old in posterior.data_vars.items():
+        array = np.asarray(values[str(name)]).reshape(old.shape).astype(old.dtype, copy=False)
+        posterior = posterior.assign({name: (old.dims, array, old.attrs)})
+    new = groups_of(posterior, found, release, terms)
     if "sample_stats" in new:
         new["sample_stats"] = new["sample_stats"].assign_coords(chain=posterior["chain"], draw=posterior["draw"])
     names = [name for name in arviz_compat.group_names(idata) if name not in STALE_GROUPS]
     return arviz_compat.make({name: arviz_compat.group(idata, name) for name in names} | new, idata.attrs)
 
 
-def _checked_posterior(idata: arviz_compat.ArvizObject) -> xr.Dataset:
-    """Return the posterior with its dimensions in order; ValueError if it cannot be calibrated."""
+def _checked_posterior(idata: arviz_compat.ArvizObject, model: pm.Model, release: Release) -> xr.Dataset:
+    """Return the posterior with its dimensions in order; ValueError if it or its model cannot be calibrated."""
+    from iwbayes.analyst.weighting.release_rows import check_model
+
     if arviz_compat.has_group(idata, "calibration"):
         raise ValueError("these draws are calibrated already. Pass the draws of the weighted model itself.")
     if not arviz_compat.has_group(idata, "posterior"):
@@ -176,16 +178,14 @@ def _checked_posterior(idata: arviz_compat.ArvizObject) -> xr.Dataset:
     missing = [name for name in ("chain", "draw") if name not in posterior.dims]
     if missing:
         raise ValueError(f"the posterior must have the dimensions chain and draw; {', '.join(missing)} is missing.")
-    return posterior.drop_vars(NOT_CALIBRATED, errors="ignore").transpose("chain", "draw", ...)
-
-
-def _check_variables(model: pm.Model, posterior: xr.Dataset) -> None:
-    """Raise unless the draws contain all free variables of the model, and no unknown variables."""
-    free = {rv.name for rv in model.free_RVs}
-    absent, unknown = free - set(posterior.data_vars), set(map(str, posterior.data_vars)) - set(model.named_vars)
+    posterior = posterior.drop_vars(NOT_CALIBRATED, errors="ignore").transpose("chain", "draw", ...)
+    found, free = set(map(str, posterior.data_vars)), {rv.name for rv in model.free_RVs}
+    check_model(model, release, {rv.name: posterior[rv.name].shape[2:] for rv in model.free_RVs if rv.name in found})
+    absent, unknown = free - found, found - set(model.named_vars)
     if absent:
         raise ValueError(f"the posterior lacks the free variables {sorted(absent)}. Sample without var_names.")
     if unknown:
         raise ValueError(
             f"the posterior has variables {sorted(unknown)} that the model lacks. Pass the model of these draws."
         )
+    return posterior

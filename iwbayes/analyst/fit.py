@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.metadata import version
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -11,8 +12,9 @@ from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.arguments import Method, check_method, check_release
 from iwbayes.analyst.calibration.calibrated import calibrated, groups_of
 from iwbayes.analyst.calibration.noise_aware import noise_aware_weights
-from iwbayes.analyst.fit_record import fit_attributes
+from iwbayes.analyst.fit_record import recorded_weights
 from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler
+from iwbayes.analyst.inference.weighted_posterior import posterior_dataset
 from iwbayes.analyst.regression.built_by_bambi import BuiltRegression, is_beyond
 from iwbayes.analyst.regression.regression_posterior import RegressionProblem
 from iwbayes.analyst.released_tilt import is_noise_aware
@@ -168,7 +170,11 @@ def fit(
     'calibrated'
     """
     check_release(release)
-    _check_options(method, draws, chains, log_likelihood, calibrate)
+    check_method(method)
+    checks.whole("draws", draws)
+    checks.whole("chains", chains)
+    if log_likelihood not in (True, False, "auto"):
+        raise ValueError(f"log_likelihood must be True, False or 'auto'; got {log_likelihood!r}.")
     how = how_to_calibrate(calibrate, rehearsals, release)
     settings = SamplingSettings(chains, draws, method, {"progressbar": progressbar, **check_sampler(sampler)})
     rng = np.random.default_rng(random_seed)
@@ -180,19 +186,30 @@ def fit(
         regression = BuiltRegression.of(formula, release, family, priors, weights)
     else:
         regression = RegressionProblem.of(formula, release, family, priors, weights)
+    posterior = regression.posterior
     found = calibrated(
-        regression.posterior, release, how, settings, rng,
+        posterior, release, how, settings, rng,
         weights=weights, rehearsals=rehearsals, formula=lambda: regression.measurable,
         sampled=regression.sampled(settings, rng),
     )  # fmt: skip
-    groups = groups_of(regression.posterior, found, release, weights) | {"observed_data": regression.observed}
-    warn_of_rare_references(release.synthetic, weights.values, regression.posterior.names)
+    groups = groups_of(posterior_dataset(posterior, found.theta), found, release, posterior, weights)
+    groups["observed_data"] = regression.observed
+    warn_of_rare_references(release.synthetic, weights.values, posterior.names)
     size = 16 * chains * draws * regression.n_rows
     if log_likelihood is True or (log_likelihood == "auto" and size <= LOG_LIKELIHOOD_LIMIT):
         groups |= regression.log_likelihoods(groups["posterior"], found.theta)
-    attrs = fit_attributes(release, weights, formula=formula, family=regression.family, method=found.method)
-    attrs = groups["posterior"].attrs | attrs | regression.attributes
-    groups["posterior"].attrs.update(attrs)
+    attrs = groups["posterior"].attrs
+    attrs |= {
+        "formula": formula,
+        "family": regression.family,
+        "method": found.method,
+        "weights": recorded_weights(weights),
+        "weight_draws": weights.n_draws,
+        "total": float(release.n_private),
+        "inference_library": "iwbayes",
+        "inference_library_version": version("iwbayes"),
+    }
+    attrs |= regression.attributes
     return arviz_compat.make(groups, attrs)
 
 
@@ -200,6 +217,8 @@ def how_to_calibrate(
     asked: Calibration, rehearsals: Rehearsals | None, release: Release
 ) -> Literal["formula", "rehearsals", "pool", "none"]:
     """Return the source of the intervals, and raise if it contradicts the other arguments."""
+    remedy = "Use 'auto', or 'none' to get the draws of the weighted posterior without calibration."
+    checks.one_of("calibrate", asked, get_args(Calibration), remedy)
     if rehearsals is None:
         if asked == "rehearsals":
             raise ValueError(
@@ -219,16 +238,3 @@ def how_to_calibrate(
         )
     rehearsals.check(release)
     return "rehearsals"
-
-
-def _check_options(method: str, draws: int, chains: int, log_likelihood: Any, calibrate: Any) -> None:
-    check_method(method)
-    checks.whole("draws", draws)
-    checks.whole("chains", chains)
-    if log_likelihood not in (True, False, "auto"):
-        raise ValueError(f"log_likelihood must be True, False or 'auto'; got {log_likelihood!r}.")
-    if not isinstance(calibrate, str) or calibrate not in get_args(Calibration):
-        raise ValueError(
-            f"calibrate must be one of {list(get_args(Calibration))}; got {calibrate!r}. Use 'auto', or 'none' to get "
-            "the draws of the weighted posterior without calibration."
-        )

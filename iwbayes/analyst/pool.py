@@ -10,14 +10,12 @@ import xarray as xr
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.arguments import Method, check_method, check_pool_total, check_release, grows_with_rows
-from iwbayes.analyst.calibration.calibrated import calibrated, groups_of, pool_record
-from iwbayes.analyst.calibration.marks import mark_uncalibrated, warn_outside_domain
+from iwbayes.analyst.calibration.calibrated import Calibrated, calibrated, groups_of, pool_record
 from iwbayes.analyst.calibration.noise_aware import noise_aware_weights
-from iwbayes.analyst.calibration.record import calibration_groups
-from iwbayes.analyst.fit_record import weights_digest
 from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler, sample_model
 from iwbayes.analyst.inference.weight_draws import ComponentAssignment
-from iwbayes.analyst.released_tilt import is_noise_aware
+from iwbayes.analyst.inference.weighted_posterior import posterior_dataset
+from iwbayes.analyst.released_tilt import ReleasedTilt, is_noise_aware
 from iwbayes.release import Release
 from iwbayes.release.weights import Weights
 from iwbayes.utils import checks
@@ -135,39 +133,37 @@ def pool(
     from iwbayes.analyst.weighting.observed_variables import observed_dataset
 
     if discrete:
-        groups = _by_runs(model, weights, release, settings, rng)
+        posterior = None
+        dataset, found = _by_runs(model, weights, release, settings, rng)
     else:
-        terms = ModelPosterior(model)
+        posterior = terms = ModelPosterior(model)
 
         def first_run() -> Array:
             return terms.unconstrain(sample_model(model, settings, _FIRST_DRAWS, rng))
 
         found = calibrated(terms, release, "pool", settings, rng, weights=weights, first_run=first_run)
-        groups = groups_of(terms, found, release, weights)
-    groups["posterior"] = groups["posterior"].assign_attrs(
-        weights="noise-aware", weights_digest=weights_digest(weights), release_digest=weights_digest(release.weights)
-    )
+        dataset = posterior_dataset(terms, found.theta)
+    groups = groups_of(dataset.assign_attrs(weights="noise-aware"), found, release, posterior, weights)
     return arviz_compat.make(groups | {"observed_data": observed_dataset(model)})
 
 
 def _by_runs(
     model: Any, weights: Weights, release: Release, settings: SamplingSettings, rng: np.random.Generator
-) -> dict[str, xr.Dataset]:
-    """Build the groups of the result by a run of PyMC's sampler for each weight draw."""
+) -> tuple[xr.Dataset, Calibrated]:
+    """Pool by a run of PyMC's sampler for each weight draw."""
     assignment = ComponentAssignment.random(weights.n_draws, settings.chains, settings.draws, rng)
     each = _swapped(model, weights.draw_values * (release.n_private / len(weights)), settings, assignment.n_each, rng)
     first, grid = each[0], {"chain": np.arange(settings.chains), "draw": np.arange(settings.draws)}
     variables = {
         name: (first[name].dims, assignment.take([one[name].to_numpy() for one in each])) for name in first.data_vars
     }
-    posterior = xr.Dataset(variables, coords={**first.coords, **grid})
-    flat = arviz_compat.scalars(posterior[[rv.name for rv in model.free_RVs]])
-    theta = np.stack(list(flat.values()), axis=1)
-    record = pool_record(list(flat), theta, assignment.part.ravel(), weights.n_draws, release, None)
-    warn_outside_domain(record, stacklevel=4)
+    dataset = xr.Dataset(variables, coords={**first.coords, **grid})
+    flat = arviz_compat.scalars(dataset[[rv.name for rv in model.free_RVs]])
+    theta, tilt = np.stack(list(flat.values()), axis=1), ReleasedTilt.of(release)
+    record = pool_record(list(flat), theta, assignment.part, weights.n_draws, release, tilt, None)
     divergences = sum(one.attrs["divergences"] for one in each)
     statistics = xr.Dataset({"weight_draw": (("chain", "draw"), assignment.part)}, grid, {"divergences": divergences})
-    return {"posterior": mark_uncalibrated(posterior, record), "sample_stats": statistics, **calibration_groups(record)}
+    return dataset, Calibrated(theta, record, statistics)
 
 
 def _swapped(
@@ -199,8 +195,7 @@ def _check_pooled_model(model: Any, release: Release, method: str) -> bool:
         raise TypeError(f"model must be a PyMC model; got {type(model).__name__}. Use reweight(model, release).")
     check_weighted_rows(model, release)
     total = float(common_weights(model, [rv for rv in model.observed_RVs if is_weighted(rv)]).sum())
-    remedy = "Use reweight(model, release.weights, total=release.n_private)."
-    check_pool_total(total, release.n_private, remedy)
+    check_pool_total(total, release.n_private)
     n_rows = len(release.synthetic)
     point = model.initial_point(0)
     for rv in model.free_RVs:

@@ -73,6 +73,7 @@ class ReleasedTilt:
         if measurement.features is None or measurement.coefficients is None:
             return None
         columns, frame = measurement.tilt_columns, release.synthetic.frame
+        named = (release.recipe or {}).get("for_models")
         phi = measurement.features.transform(frame)
         held_back, of_columns = (
             None
@@ -96,7 +97,7 @@ class ReleasedTilt:
             misfit=measurement.misfit,
             least_misfit=measurement.least_misfit,
             schema=release.synthetic.schema,
-            models=_models_of(release),
+            models=tuple(map(str, named)) if isinstance(named, list) else (),
         )
 
     @classmethod
@@ -219,11 +220,6 @@ def _spans(formula: str, schema: Schema) -> tuple[Span, Span] | None:
     except (TypeError, ValueError):
         return None
     return terms.response, terms.design
-
-
-def _models_of(release: Release) -> tuple[str, ...]:
-    named = (release.recipe or {}).get("for_models")
-    return tuple(map(str, named)) if isinstance(named, list) else ()
 
 
 def has_shares_of(weights: Array, released: Weights) -> bool:

@@ -8,10 +8,9 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from iwbayes.analyst.calibration.influences import Influences
-from iwbayes.analyst.calibration.marks import verdict_attributes
-from iwbayes.analyst.calibration.measure import Measure
+from iwbayes.analyst.calibration.measure import Influences, Measure
 from iwbayes.analyst.calibration.measures import MEASURES
+from iwbayes.analyst.calibration.record import verdict_attributes
 from iwbayes.analyst.calibration.verdict import Judgement, judge, source, with_verdict
 from iwbayes.utils.arrays import Array
 

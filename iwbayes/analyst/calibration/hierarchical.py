@@ -16,7 +16,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from iwbayes.analyst.calibration.from_rehearsals import Rehearsed
-from iwbayes.analyst.calibration.record import Judged
+from iwbayes.analyst.calibration.measure import Judged
 from iwbayes.analyst.calibration.sandwich import CalibratedNormal
 from iwbayes.analyst.inference.nuts import SamplingSettings
 from iwbayes.analyst.inference.weight_draws import ComponentAssignment, draw_densities, sample_statistics
@@ -147,7 +147,8 @@ class Hierarchy:
             "nonquadraticity": nonquadraticity(given.terms, center, self.curvature, draws),
         }
         measures = {name: given.placed(values) for name, values in normal.measures.items()}
-        return Judged(measures, facts, None, given.informed, given.terms.prior(center)[1] != 0)
+        linked = given.terms.prior(center)[1] != 0
+        return Judged(measures=measures, facts=facts, informed=given.informed, linked=linked)
 
     def of_all(self, found: Rehearsed) -> Rehearsed:
         """Return rehearsed estimates of all parameters, NaN for the fixed ones."""

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from iwbayes.analyst.calibration.influences import rows_behind
+from iwbayes.analyst.calibration.measure import rows_behind
 from iwbayes.analyst.calibration.meat import Meat
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.utils.arrays import Array
@@ -78,11 +78,6 @@ class ScoreMarginal:
         """Return the quantiles at these levels."""
         return np.interp(levels, self.below, self.values)
 
-    def applied(self, draws: Array) -> Array:
-        """Give draws (sample,) this distribution and keep their order."""
-        ranks = np.argsort(np.argsort(draws, kind="stable"), kind="stable")
-        return self.quantiles((ranks + 0.5) / len(draws))
-
 
 class _Path(NamedTuple):
     """Path of one parameter through a center (p,): per unit step it moves by one, the others by `direction` (p,)."""
@@ -106,7 +101,7 @@ class ScoreEquation:
     scores_at: Callable[[Array], Array]
     prior: Callable[[Array], tuple[Array, Array]]
     shares: Array
-    tilt: ReleasedTilt | None
+    tilt: ReleasedTilt
     meat: Meat
     curvature: Array
     precision: Array
@@ -131,21 +126,20 @@ class ScoreEquation:
         Theory: docs/theory.md#intervals-that-invert-a-score-test.
         """
         follow = np.linalg.inv(self.precision)
-        paths = [
-            _Path(int(j), follow[:, j] / follow[j, j], float(np.sqrt(covariance[j, j])))
-            for j in np.flatnonzero(informed)
-        ]
+        directions, sd = follow / np.diag(follow), np.sqrt(np.diag(covariance))
+        behind = rows_behind(self.scores @ directions, self.shares, self.n_private)
+        unsure = (curvature_errors >= UNSURE[0]) & (curvature_errors < UNSURE[1])
+        few_rows = behind < few.limit(self.n_private)
+        least = np.where(few_rows, few.level, _LEAST_OF_UNSURE)
+        tested = np.flatnonzero(informed & (unsure | few_rows))
+        paths = [_Path(int(j), directions[:, j], float(sd[j])) for j in tested]
         ratio = np.where(informed, 1.0, np.nan)
         found: dict[int, ScoreMarginal] = {}
-        rows = few.limit(self.n_private)
-        unsure = (curvature_errors >= UNSURE[0]) & (curvature_errors < UNSURE[1])
-        least = {path.parameter: few.level for path in paths if self._rows_behind(path.direction) < rows}
-        paths = [path for path in paths if unsure[path.parameter] or path.parameter in least]
         if not paths:
             return ratio, found
         ends = self._levels(mean, [(path, path.sd * np.array([-QUANTILE, QUANTILE])) for path in paths])
         for path, (low, high) in zip(paths, ends, strict=True):
-            if min(-low, high) > least.get(path.parameter, _LEAST_OF_UNSURE):
+            if min(-low, high) > least[path.parameter]:
                 continue
             own = self._marginal(mean, path)
             if own is None:
@@ -206,7 +200,15 @@ class ScoreEquation:
         # if numbers overflow, as for a scale near zero, the value is far outside any credible range
         good = (np.max(np.abs(np.nan_to_num(scores, nan=np.inf)), axis=0) < _LARGEST_SCORE) & np.isfinite(of_prior)
         scores[:, ~good] = 0.0
-        meat = self.meat.of_other_scores(scores, self.shares, self.tilt, self.n_private, tau=self.tau).of_scores
+        meat = Meat.of(
+            scores,
+            self.shares,
+            self.tilt,
+            self.n_private,
+            tau=self.tau,
+            misfit=self.meat.misfit,
+            moments=self.meat.tilt,
+        ).of_scores
         hessian, found, start = self.prior(center)[1], [], 0
         for path, steps in wanted:
             part = slice(start, start := start + len(steps))
@@ -224,15 +226,11 @@ class ScoreEquation:
             found.append(np.where(good[part], level, np.copysign(np.inf, steps)))
         return found
 
-    def _rows_behind(self, direction: Array) -> float:
-        return float(rows_behind(self.scores @ direction[:, None], self.shares, self.n_private)[0])
-
 
 def with_marginals(draws: Array, marginals: Mapping[int, ScoreMarginal]) -> Array:
     """Give draws (sample, p) the marginals of the parameters that are far from normal; their ranks stay the same."""
-    if not marginals:
-        return draws
     draws = draws.copy()
     for index, marginal in marginals.items():
-        draws[:, index] = marginal.applied(draws[:, index])
+        ranks = np.argsort(np.argsort(draws[:, index], kind="stable"), kind="stable")
+        draws[:, index] = marginal.quantiles((ranks + 0.5) / len(draws))
     return draws

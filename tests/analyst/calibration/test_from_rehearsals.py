@@ -17,10 +17,10 @@ from scipy import stats
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.calibration import from_rehearsals, misfit
+from iwbayes.analyst.calibration import from_rehearsals
 from iwbayes.analyst.calibration.calibrated import calibrated
 from iwbayes.analyst.calibration.from_rehearsals import Rehearsed, rehearse_estimates
-from iwbayes.analyst.calibration.misfit import misfit_of_generator, misfit_of_rows
+from iwbayes.analyst.calibration.meat import Misfit, misfit_of_generator, misfit_of_rows
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
 from iwbayes.analyst.inference.nuts import SamplingSettings
 from iwbayes.analyst.regression.regression_posterior import RegressionProblem
@@ -170,7 +170,7 @@ def test_intervals_of_what_was_not_measured_are_never_narrow(monkeypatch):
         warnings.simplefilter("ignore", iw.CalibrationWarning)
         formula, _ = sd()
         with monkeypatch.context() as planted:  # the formula without what the release did not measure
-            planted.setattr(misfit, "misfit_of_tilt", lambda *_: 0.0)
+            planted.setattr(Misfit, "of", lambda *_: Misfit(0.0))
             narrow, _ = sd()
         by_rehearsals, record = sd(rehearsals=found)
     assert narrow < 0.9 * private_sd < min(formula, by_rehearsals)

@@ -11,10 +11,9 @@ from scipy import stats
 
 import iwbayes as iw
 from iwbayes.analyst.arviz_compat import group, scalars
-from iwbayes.analyst.calibration.meat import Meat
-from iwbayes.analyst.calibration.misfit import Misfit
+from iwbayes.analyst.calibration.meat import Meat, Misfit
 from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, calibrate_normal
-from iwbayes.analyst.calibration.score_marginals import ScoreMarginal
+from iwbayes.analyst.calibration.score_marginals import ScoreMarginal, with_marginals
 from iwbayes.models.design import build_design
 from iwbayes.models.priors import prior_scales
 
@@ -123,7 +122,7 @@ def test_scores_that_overflow_are_no_numbers_to_compute_with():
 def test_draws_take_the_marginal_and_keep_their_order():
     rng = np.random.default_rng(0)
     draws, values = rng.normal(size=5000), np.linspace(0, 40, 801)
-    moved = ScoreMarginal(values, stats.gamma(2).cdf(values)).applied(draws)
+    moved = with_marginals(draws[:, None], {0: ScoreMarginal(values, stats.gamma(2).cdf(values))})[:, 0]
     assert (np.argsort(moved) == np.argsort(draws)).all()
     assert_allclose(np.quantile(moved, [0.05, 0.5, 0.95]), stats.gamma(2).ppf([0.05, 0.5, 0.95]), rtol=0.01)
 
@@ -135,7 +134,8 @@ def test_scores_of_the_same_rows_have_the_meat_of_a_fresh_start():
     tilt = as_tilt(phi, 0.01 * np.eye(3))
     meat = Meat.of(scores, shares, tilt, N, misfit=Misfit(0.1))
     fresh = Meat.of(other, shares, tilt, N, misfit=Misfit(0.1))
-    assert_allclose(meat.of_other_scores(other, shares, tilt, N).total, fresh.total, rtol=1e-10)
+    again = Meat.of(other, shares, tilt, N, misfit=meat.misfit, moments=meat.tilt)
+    assert_allclose(again.total, fresh.total, rtol=1e-10)
 
 
 SHARES = {"a": 0.5, "b": 0.497, "rare": 0.003}

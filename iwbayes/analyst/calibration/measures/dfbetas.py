@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from iwbayes.analyst.calibration.measure import Estimates, Measure
-from iwbayes.analyst.calibration.second_moments import BLOCK_NUMBERS
+from iwbayes.analyst.calibration.meat import BLOCK_NUMBERS
 from iwbayes.utils.arrays import Array, row_blocks
 
 #: On ten real populations and 40 simulated cells, 90 % intervals of parameters inside all other limits covered 96 %

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from iwbayes.analyst.calibration.influences import rows_behind
-from iwbayes.analyst.calibration.measure import Estimates, Measure
+from iwbayes.analyst.calibration.measure import Estimates, Measure, everywhere, rows_behind
 from iwbayes.analyst.calibration.score_marginals import OF_FORMULA
 from iwbayes.utils.arrays import Array
 
@@ -36,7 +35,7 @@ MEASURE = Measure(
     "release with a larger epsilon.",
     remedy="merge rare levels, drop one of the predictors, or choose a prior; more rows, a larger epsilon",
     compute=score_ratio,
-    limits={"formula": LIMIT, "rehearsals": LIMIT, "pool": LIMIT},
+    limits=everywhere(LIMIT),
     theory="intervals-that-invert-a-score-test",
     listed=("formula", "pool"),
 )

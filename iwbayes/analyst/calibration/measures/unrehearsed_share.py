@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from iwbayes.analyst.calibration.measure import Estimates, Measure
+from iwbayes.analyst.calibration.measure import Estimates, Measure, everywhere
 from iwbayes.utils.arrays import Array
-
-_UNJUDGED = "Limits of `explained` apply."
 
 
 def unrehearsed_share(at: Estimates) -> Array | None:
@@ -23,10 +21,8 @@ MEASURE = Measure(
     name="unrehearsed_share",
     meaning="Share of the variance that allows for features that the release did not measure and that no rehearsal can "
     "show.",
-    what_to_do="",
-    remedy="",
     compute=unrehearsed_share,
-    limits=dict.fromkeys(("formula", "rehearsals", "pool"), _UNJUDGED),
+    limits=everywhere("Limits of `explained` apply."),
     theory="rehearsals",
     listed=("rehearsals",),
 )
