@@ -132,7 +132,7 @@ class ScoreEquation:
         few_rows = behind < few.limit(self.n_private)
         least = np.where(few_rows, few.level, _LEAST_OF_UNSURE)
         tested = np.flatnonzero(informed & (unsure | few_rows))
-        paths = [_Path(int(j), directions[:, j], float(sd[j])) for j in tested]
+        paths = [_Path(int(j), directions[:, j].copy(), float(sd[j])) for j in tested]
         ratio = np.where(informed, 1.0, np.nan)
         found: dict[int, ScoreMarginal] = {}
         if not paths:
