@@ -1,9 +1,8 @@
 """Calibrate the posterior of a weighted PyMC model: intervals that account for the noise in the weights.
 
 The draws of the weighted posterior treat the released weights as exact. Calibration moves these draws linearly, in
-PyMC's unconstrained space, to the mean and covariance of calibrated likelihood times prior (`sandwich`), and maps them
-back through the transforms (Shaby 2014; Williams and Savitsky 2021). If the prior has its own parameters (hierarchical
-models), the product is sampled instead (`Hierarchy`).
+PyMC's unconstrained space, to the mean and covariance of calibrated likelihood times prior, and maps them back through
+the transforms. If the prior has its own parameters (hierarchical models), the product is sampled instead.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy as np
 import xarray as xr
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.arguments import Method, check_method
+from iwbayes.analyst.arguments import Method, check_method, check_release
 from iwbayes.analyst.calibration.calibrated import calibrated, groups_of
 from iwbayes.analyst.calibration.measure import How
 from iwbayes.analyst.calibration.record import NOT_CALIBRATED
@@ -71,8 +70,7 @@ def calibrate(
     random_seed : int, numpy.random.Generator or None
         Seed of the same sampling. With a single weight draw and a prior without hyperparameters, nothing is random.
     sampler : dict, optional
-        More arguments of ``pymc.sample`` for NUTS, such as ``{"tune": 500}``; see :func:`~iwbayes.fit`. The model's log
-        density is compiled once for all weight draws.
+        More arguments of ``pymc.sample`` for NUTS, such as ``{"tune": 500}``; see :func:`~iwbayes.fit`.
 
     Returns
     -------
@@ -82,7 +80,7 @@ def calibrate(
         are dropped, because they belong to the uncalibrated draws. All other groups stay as they were.
 
         If draws were sampled, ``sample_stats`` belongs to the new draws. With several weight draws, its variable
-        ``weight_draw`` gives the index of the weight draw behind each posterior draw. Its attribute ``pareto_k`` is the
+        ``weight_draw`` is the index of the weight draw behind each posterior draw. Its attribute ``pareto_k`` is the
         k-hat of importance sampling (the largest one, if there are several).
 
     Raises
@@ -98,9 +96,8 @@ def calibrate(
     Warns
     -----
     CalibrationWarning
-        If the fit is outside the domain in which calibrated intervals cover as often as they claim. The message states
-        the number, its threshold and the next step. One case is an unknown noise distribution of the weights: then only
-        the row sandwich is used.
+        If the fit is outside the domain in which calibrated intervals cover as often as they claim: the number, its
+        threshold and the next step. If the noise distribution of the weights is unknown, only the row sandwich is used.
 
     Notes
     -----
@@ -114,10 +111,9 @@ def calibrate(
 
     **Hyperparameters** appear in no row's likelihood, and their posterior may be far from normal. With a single weight
     draw, the likelihood of the other parameters is calibrated at their mode, given the posterior means of the
-    hyperparameters. Its product with the prior is then sampled. The draws of `idata` provide the starting point,
-    ``skew`` and ``nonquadraticity`` only. ``nonquadraticity`` is the standard deviation, over these draws, of the
-    difference between the log likelihood and its quadratic approximation. It is large if group effects are not centred,
-    because the rows then inform only a curved combination of parameters.
+    hyperparameters, and its product with the prior is sampled. The draws of `idata` provide the starting point,
+    ``skew`` and ``nonquadraticity`` only: the standard deviation, over these draws, of the difference between the log
+    likelihood and its quadratic approximation. It is large if group effects are not centred.
 
     References
     ----------
@@ -164,6 +160,70 @@ def calibrate(
         new["sample_stats"] = new["sample_stats"].assign_coords(chain=posterior["chain"], draw=posterior["draw"])
     names = [name for name in arviz_compat.group_names(idata) if name not in STALE_GROUPS]
     return arviz_compat.make({name: arviz_compat.group(idata, name) for name in names} | new, idata.attrs)
+
+
+def sample(
+    model: pm.Model, release: Release, *, random_seed: int | np.random.Generator | None = None, **options: Any
+) -> arviz_compat.ArvizObject:
+    """Give a model the weights of a release, sample it and calibrate its draws.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        The model without weights, built on ``release.synthetic.frame``. It is not changed.
+    release : Release
+        The release with synthetic rows and their weights.
+    random_seed : int, numpy.random.Generator or None
+        Seed of the sampler, and of the calibration if it samples.
+    **options
+        More arguments of ``pymc.sample``, such as ``draws``, ``chains`` or ``nuts_sampler``.
+
+    Returns
+    -------
+    arviz.InferenceData or xarray.DataTree
+        The calibrated posterior with its record, as :func:`~iwbayes.calibrate` returns it.
+
+    Raises
+    ------
+    TypeError, ValueError
+        See :func:`~iwbayes.reweight` and :func:`~iwbayes.calibrate`. All errors are raised before sampling, except that
+        of a curvature that is not positive definite.
+
+    Warns
+    -----
+    CalibrationWarning
+        If the fit is outside the domain of calibration; see :func:`~iwbayes.calibrate`.
+
+    Notes
+    -----
+    This is the same as ``weighted = reweight(model, release)``, ``idata = pymc.sample(model=weighted, ...)`` and
+    ``calibrate(idata, weighted, release)``. Use the three steps if you need the weighted model afterwards: for
+    predictions, for :func:`~iwbayes.loo`, or for draws that are not calibrated.
+
+    Examples
+    --------
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
+
+    >>> import pymc as pm
+    >>> rows = release.synthetic.frame
+    >>> with pm.Model() as model:
+    ...     slopes = pm.Normal("slopes", 0, 2, shape=3)
+    ...     y = pm.Bernoulli("y", logit_p=slopes[0] + slopes[1] * rows["x"] + slopes[2] * rows["z"], observed=rows["y"])
+    >>> idata = iw.sample(model, release, draws=250, tune=250, random_seed=1, progressbar=False)
+    >>> idata["calibration"].attrs["verdict"]
+    'calibrated'
+    """
+    check_release(release)
+    import pymc as pm
+
+    from iwbayes.analyst.weighting.release_rows import check_model
+    from iwbayes.analyst.weighting.reweight import reweight
+
+    weighted = reweight(model, release)
+    check_model(weighted, release)
+    rng = np.random.default_rng(random_seed)
+    idata = pm.sample(model=weighted, random_seed=int(rng.integers(2**31)), **options)
+    return calibrate(idata, weighted, release, random_seed=rng)
 
 
 def _checked_posterior(idata: arviz_compat.ArvizObject, model: pm.Model, release: Release) -> xr.Dataset:

@@ -53,11 +53,9 @@ def pool(
         A release with tilt weights, or with noise-aware weights; the latter determine the number of weight draws.
     n_draws : int, default 100
         Number of weight draws; see :func:`~iwbayes.noise_aware_weights`.
-    draws : int, default 1000
-        Draws in each chain of the result.
-    chains : int, default 4
-        Number of chains. In each chain the weight draws alternate at random. Each weight draw is sampled in every
-        chain, so convergence between chains can be assessed as usual.
+    draws, chains : int, default 1000 and 4
+        Number of draws per chain of the result, and of chains. In each chain the weight draws alternate at random. Each
+        weight draw is sampled in every chain, so convergence between chains can be assessed as usual.
     method : {"auto", "laplace", "nuts"}, default "auto"
         How to sample the posterior under each weight draw. "laplace" uses a Student-t proposal at its mode with
         Pareto-smoothed importance weights, "nuts" uses PyMC's NUTS. "auto" uses "laplace", and switches to "nuts" if
@@ -65,7 +63,7 @@ def pool(
     random_seed : int, numpy.random.Generator or None
         Seed of the weight draws and of the sampler.
     sampler : dict, optional
-        More arguments of ``pymc.sample`` for NUTS, such as ``{"tune": 500}``.
+        More arguments of ``pymc.sample`` for NUTS, which runs once for each weight draw. A short ``tune`` saves time.
 
     Returns
     -------
@@ -87,9 +85,9 @@ def pool(
     Warns
     -----
     CalibrationWarning
-        If the fit is outside the domain in which intervals cover as often as they claim. The message states the number,
-        its threshold and the next step. Without a mode or with discrete variables, we cannot check
-        whether the features span the statistics that the estimates use; the verdict is then always "not calibrated".
+        If the fit is outside the domain in which intervals cover as often as they claim: the number, its threshold and
+        the next step. Without a mode or with discrete variables, we cannot check whether the features span the
+        statistics that the estimates use; the verdict is then always "not calibrated".
 
     Notes
     -----
@@ -97,13 +95,9 @@ def pool(
     Nothing is linearised, so hierarchical models without a mode and models with discrete variables can be pooled. The
     latter use the step methods that PyMC chooses.
 
-    Free variables that grow with the rows (effects of single rows, imputed values) are rejected. A weight multiplies
+    Free variables that grow with the rows (effects of single rows, imputed values) are rejected: a weight multiplies
     the likelihood of its row, but the prior of the row's own variable would count once for each synthetic row instead
-    of each private one, and hyperparameters would have the wrong posterior.
-
-    NUTS runs once for each weight draw. To save time, pass a short ``tune`` in `sampler`, or use fewer weight draws. If
-    there is no mode, a first run finds location and width of the posteriors. The log density is compiled once, unless
-    there are discrete variables.
+    of each private one.
 
     Examples
     --------
@@ -150,9 +144,20 @@ def pool(
 def _by_runs(
     model: Any, weights: Weights, release: Release, settings: SamplingSettings, rng: np.random.Generator
 ) -> tuple[xr.Dataset, Calibrated]:
-    """Pool by a run of PyMC's sampler for each weight draw."""
+    """Pool a model with discrete variables by a run of PyMC for each weight draw, and restore its weights."""
+    import pymc as pm
+
+    from iwbayes.analyst.weighting.reweight import weights_data
+
     assignment = ComponentAssignment.random(weights.n_draws, settings.chains, settings.draws, rng)
-    each = _swapped(model, weights.draw_values * (release.n_private / len(weights)), settings, assignment.n_each, rng)
+    vectors = weights.draw_values * (release.n_private / len(weights))
+    old, each = weights_data(model, zeros=not np.all(vectors > 0)), list[xr.Dataset]()
+    try:
+        for own in vectors:
+            pm.set_data(dict.fromkeys(old, own), model=model)
+            each.append(sample_model(model, settings, assignment.n_each, rng, n_runs=len(vectors)))
+    finally:
+        pm.set_data(old, model=model)
     first, grid = each[0], {"chain": np.arange(settings.chains), "draw": np.arange(settings.draws)}
     variables = {
         name: (first[name].dims, assignment.take([one[name].to_numpy() for one in each])) for name in first.data_vars
@@ -164,24 +169,6 @@ def _by_runs(
     divergences = sum(one.attrs["divergences"] for one in each)
     statistics = xr.Dataset({"weight_draw": (("chain", "draw"), assignment.part)}, grid, {"divergences": divergences})
     return dataset, Calibrated(theta, record, statistics)
-
-
-def _swapped(
-    model: Any, weights: Array, settings: SamplingSettings, n_each: int, rng: np.random.Generator
-) -> list[xr.Dataset]:
-    """Sample a model with discrete variables under each weight vector, then restore its weights."""
-    import pymc as pm
-
-    from iwbayes.analyst.weighting.reweight import weights_data
-
-    old, found = weights_data(model, zeros=not np.all(weights > 0)), []
-    try:
-        for own in weights:
-            pm.set_data(dict.fromkeys(old, own), model=model)
-            found.append(sample_model(model, settings, n_each, rng, n_runs=len(weights)))
-    finally:
-        pm.set_data(old, model=model)
-    return found
 
 
 def _check_pooled_model(model: Any, release: Release, method: str) -> bool:

@@ -228,8 +228,11 @@ def _single(
         moved, statistics = near.sample(draws, settings, rng)
         judged, of_estimates = near.judged(draws), others.placed(of_estimates)
         found = None if found is None else near.of_all(found)
-    columns = {} if found is None else found.columns(of_estimates, judged.measures)
-    columns |= columns_of_draws(center, sd, moved)
+    columns = columns_of_draws(center, sd, moved)
+    if found is not None:
+        ratio, covered = (judged.measures[name] for name in ("length_ratio", "rehearsed_coverage"))
+        se = np.sqrt(covered * (1 - covered) / len(found.deviations))
+        columns |= {"sd_rehearsed": of_estimates, "sd_formula": of_estimates / ratio, "rehearsed_coverage_se": se}
     unmeasured = None
     if applied is not None and formula is not None:
         how: How = "formula" if found is None else "rehearsals"
@@ -263,7 +266,12 @@ def record_of_single(
         refits = check_of_fit("failed_refits", found.failed_share)
         of_all = [refits, check_of_fit("rehearsals", found.degrees_of_freedom), bent]
         of_all += [NOTHING_MEASURED] if tilt is None else []
-        facts |= found.facts | {"unmeasured": unmeasured or ""}
+        facts |= {
+            "n_rehearsals": len(found.deviations),
+            "failed_refits": found.failed_share,
+            "unrehearsed_misfit": found.misfit,
+            "unmeasured": unmeasured or "",
+        }
         record = calibration_record(names, "rehearsals", judged, columns, facts, of_all=of_all, unmeasured=unmeasured)
         deviations = (("rehearsal", "parameter"), found.deviations)
         return record.assign(deviation=deviations).assign_coords(rehearsal=np.arange(len(found.deviations)))

@@ -1,9 +1,8 @@
 """Calibrated posteriors of models whose prior has its own parameters: sampled, instead of moved draws.
 
-Hyperparameters, such as the mean and the scale of group effects, appear in no row's likelihood. A normal at the joint
-mode describes them poorly: the mode of a scale is far from most of its mass, and may not exist. The calibrated
-likelihood is a normal in the other parameters only. It is cheap to evaluate because it needs no rows, so its product
-with the exact prior can be sampled.
+Hyperparameters, such as the scale of group effects, appear in no row's likelihood. A normal at the joint mode, which
+may not exist, describes them poorly. The calibrated likelihood is a normal in the other parameters only. It needs no
+rows, so its product with the exact prior can be sampled at little cost.
 """
 
 from __future__ import annotations
@@ -37,11 +36,9 @@ _TARGET_ACCEPT = 0.95
 
 
 def nonquadraticity(terms: ModelPosterior, mode: Array, curvature: Array, draws: Array) -> float:
-    """Return how far the weighted log likelihood is from quadratic over the posterior.
+    """Return the deviation, over draws (sample, p), of the log likelihood less its Taylor polynomial at the mode.
 
-    It is the standard deviation, over draws (sample, p) of the weighted posterior, of the difference between the log
-    likelihood and its second-order Taylor polynomial at the mode. `curvature` is minus the Hessian there. At most 200
-    draws are used, evenly spaced. The result is infinite if the likelihood is not finite at a draw.
+    `curvature` is minus the Hessian there. It is infinite if the likelihood is not finite at a draw.
     """
     used = draws[np.linspace(0, len(draws) - 1, min(_COMPARED, len(draws))).astype(int)]
     away = used - mode
@@ -51,10 +48,7 @@ def nonquadraticity(terms: ModelPosterior, mode: Array, curvature: Array, draws:
 
 
 class GivenOthers(WeightedPosterior):
-    """Weighted posterior of the parameters that the rows inform, given fixed values of all others.
-
-    `at` (p,) contains the fixed values, and `informed` (p,) marks the parameters that are not fixed.
-    """
+    """Weighted posterior of the parameters that the rows inform, `informed` (p,), given values `at` (p,) of all."""
 
     def __init__(self, terms: ModelPosterior, at: Array, informed: NDArray[np.bool_]) -> None:
         self.terms, self.at, self.informed = terms, at, informed
@@ -116,20 +110,11 @@ class GivenOthers(WeightedPosterior):
 
 @dataclass(frozen=True, eq=False)
 class Hierarchy:
-    """A weighted posterior whose likelihood is calibrated in some parameters, given fixed values of the others.
-
-    `mode` is the mode of the parameters that the likelihood informs, and `normal` their calibrated likelihood and
-    posterior there.
-    """
+    """A weighted posterior whose likelihood is calibrated at the mode of some parameters, given the others."""
 
     given: GivenOthers
     mode: Mode
     normal: CalibratedNormal
-
-    @property
-    def center(self) -> Array:
-        """The mode, together with the fixed values of the other parameters, shape (p,)."""
-        return self.given.whole(self.mode.theta)
 
     @property
     def curvature(self) -> Array:
@@ -141,7 +126,7 @@ class Hierarchy:
 
     def judged(self, draws: Array) -> Judged:
         """Return measures of all parameters, NaN for the fixed ones; `draws` (sample, p) are weighted ones."""
-        given, center, normal = self.given, self.center, self.normal
+        given, center, normal = self.given, self.given.whole(self.mode.theta), self.normal
         facts = normal.facts | {
             "prior_directions": normal.prior_directions + int((~given.informed).sum()),
             "nonquadraticity": nonquadraticity(given.terms, center, self.curvature, draws),
@@ -158,8 +143,7 @@ class Hierarchy:
     def sample(self, draws: Array, settings: SamplingSettings, rng: np.random.Generator) -> tuple[Array, xr.Dataset]:
         """Draw (sample, p) from calibrated likelihood times prior, first chain first, with group sample_stats.
 
-        `draws` (sample, p) of the weighted posterior provide the starting point. Method "auto" uses NUTS if k-hat of
-        importance sampling is too large; method "laplace" raises RuntimeError in that case.
+        `draws` (sample, p) of the weighted posterior provide the starting point.
         """
         terms, informed, curvature = self.given.terms, self.given.informed, self.curvature
         mean, precision = self.given.whole(self.normal.likelihood_mean), np.zeros_like(curvature)

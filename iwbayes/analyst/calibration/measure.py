@@ -126,16 +126,13 @@ class Judged:
 
 
 class Slope(NamedTuple):
-    """Where the curvature enters the judged quantities: J^-1 and scores of the parameters, and how they depend on them.
+    """Where the curvature of the log likelihood of p parameters enters q judged quantities."""
 
-    `gradient` (q, p) is None if the quantities are the parameters. `curvatures` is None if it is not available.
-    """
-
-    bread: Array  # (p, p)
+    bread: Array  # (p, p): J^-1
     scores: Array  # (row, p)
     information: Array  # (p, p), covariance of the scores of one row
-    curvatures: CurvaturesAt | None
-    gradient: Array | None = None
+    curvatures: CurvaturesAt | None  # None if they are not available
+    gradient: Array | None = None  # (q, p); None if the quantities are the parameters
 
 
 class Drawn(NamedTuple):
@@ -147,23 +144,19 @@ class Drawn(NamedTuple):
 
 
 class Replayed(NamedTuple):
-    """Variances (q,) of estimates by the formula, by rehearsals, and of other errors, and the coverage (q,).
-
-    The coverage is the share of rehearsals in which the 90 % interval of the formula contains the rehearsed value.
-    """
+    """Variances (q,) of estimates by the formula, by rehearsals, and of errors that these cannot show."""
 
     formula: Array
     variance: Array
     unrehearsed: Array
-    coverage: Array
+    coverage: Array  # (q,), share of rehearsals in which the 90 % interval of the formula has the rehearsed value
 
 
 @dataclass(frozen=True, eq=False)
 class Estimates:
     """What is known about q estimates at the mode of a weighted posterior: all that measures are computed from.
 
-    The influence of row i on them is ``bread s_i``. For quantities of a fit, such as averages, the scores are their
-    influences, and the bread is the identity.
+    The influence of row i is ``bread s_i``. For averages the scores are influences, and the bread is the identity.
     """
 
     scores: Array  # (row, q)

@@ -175,17 +175,14 @@ def score_moments(scores: Array, shares: Array, tilt: ReleasedTilt | None, momen
 class FitTest:
     """The held-back test of a release: how far the means of k features that the tilt does not use are from the private.
 
-    All are residuals on the tilt's features. `missed` (k,) is the private mean, as measured, less the weighted mean of
-    the rows. `by_chance` (k, k) is its covariance due to noise, to sampling of the private rows and of the synthetic
-    rows. `residual` (k, k) is the covariance of the features over the rows, `slope` (k, q) their regression on the kept
-    directions of the tilt.
+    `missed`, its covariance and `residual` are those of residuals on the tilt's features.
     """
 
     features: Array  # (row, k)
-    residual: Array
-    slope: Array
-    missed: Array
-    by_chance: Array
+    residual: Array  # (k, k), covariance over the rows
+    slope: Array  # (k, q), regression on the kept directions of the tilt
+    missed: Array  # (k,), private mean, as measured, less the weighted mean of the rows
+    by_chance: Array  # (k, k), covariance of `missed` due to noise and to sampling of private and synthetic rows
 
     @classmethod
     def of(cls, tilt: ReleasedTilt, shares: Array, n_private: float) -> FitTest | None:
@@ -207,13 +204,10 @@ class FitTest:
         """Mean square error of the weighted rows in features of variance one that the tilt does not use.
 
         It is the mean over directions of ``d' S^-1 d`` for `missed` d and `residual` S, less the part that is due to
-        chance. It is never negative. It is zero if the tilt's features span the held-back ones.
+        chance, and never negative. It is zero if the tilt's features span the held-back ones. The error of a mean score
+        has a variance of this delta^2 times the score's own residual variance.
 
         Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
-
-        The model behind it: the log ratio of private and weighted rows is a random function in addition to the tilt's
-        features, with mean square delta^2 in each direction of variance one. This estimates delta^2. The error of a
-        mean score then has a variance of delta^2 times the score's own residual variance.
         """
         return max(excess_over_chance(self.missed, self.residual, self.by_chance), 0.0) if len(self.missed) else 0.0
 
@@ -221,10 +215,10 @@ class FitTest:
         """Return the errors (p,) of estimates that the test shows beyond `misfit`; zero if it shows none.
 
         An estimate errs by ``J^-1 B d``, with B (p, k) the regression of the residual scores (row, p) on the residual
-        features, as far as these span the scores. Of all directions the test has a few random ones. So this error is
-        divided by the share of the residual variance of the estimate's influence function that they span. It counts if
-        it is more than `_SURE` standard deviations from zero, by chance and by `misfit`, and less what is
-        expected of these. `information` (p, p) is the covariance of the scores, `bread` is J^-1.
+        features. The test has a few random directions only, so this error is divided by the share of the residual
+        variance of the estimate's influence function that they span. It counts, less what is expected by chance and by
+        `misfit`, if it is more than `_SURE` standard deviations of these from zero. `information` (p, p) is the
+        covariance of the scores, `bread` is J^-1.
 
         Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
         """
@@ -271,13 +265,11 @@ class Misfit(NamedTuple):
 def misfit_of_generator(tilt: ReleasedTilt, n_private: float) -> float:
     """Return the mean square error of the rows before their tilt, in measured directions of variance one.
 
-    Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
+    The part that is due to noise and sampling is subtracted, so it may be negative.
 
-    It compares the released moments with those of the rows under their base weights, as in `FitTest`, and
-    subtracts the part that is due to noise and sampling. It may be negative.
+    Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
     """
-    base, _ = tilt.base_and_coefficients
-    return misfit_before_tilt(tilt.features, np.exp(base), tilt.value, tilt.noise, n_private)
+    return misfit_before_tilt(tilt.features, np.exp(tilt.base), tilt.value, tilt.noise, n_private)
 
 
 def misfit_of_rows(release: Release) -> float:
@@ -384,20 +376,18 @@ def second_order_covariance(
 
     The sandwich treats an estimate as linear in the noise of the moments. This fails if the noise is large: the tilt
     bends with the moments, and the estimate bends with the tilt. The quadratic term of both is found by finite
-    differences at small draws of the noise, in pairs of opposite sign. Every call uses the same draws, so the result is
-    not random. It is positive semidefinite.
+    differences at small draws of the noise, in pairs of opposite sign. Every call uses the same draws.
 
     Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
 
-    ``theta`` (p,) is the mode, with the rows' ``scores`` (row, p) and ``shares`` (row,). The tilt has features ``phi``
-    (row, k) with the moments ``tilt``. ``basis`` (p, r) contains the directions that the rows inform, ``inner`` (r, r)
-    the curvature of the mean log likelihood there, and ``covariance`` (r, r) that of the estimate by linear terms.
+    ``theta`` (p,) is the mode, and ``phi`` (row, k) are the features. ``basis`` (p, r) has the directions that the rows
+    inform, ``inner`` (r, r) the curvature of the mean log likelihood there, and ``covariance`` (r, r) that of the
+    estimate by linear terms.
 
-    A draw of the moments moves the tilt's coefficients by b = b1 + b2. Here b1 has the covariance P_b of the linear
-    terms, and b2 = -(H + S_m)^-1 (mean(b1) - mu - H b1) corrects for the nonlinearity of the tilted mean. Newton steps
-    with the curvature at the mode find the estimate under the new weights; each step adds one order. The results of b1
-    and -b1 are averaged and the result without a draw is subtracted. Linear terms then cancel, at whichever point the
-    derivatives were taken.
+    A draw moves the tilt's coefficients by b = b1 + b2. Here b1 has the covariance P_b of the linear terms, and
+    b2 = -(H + S_m)^-1 (mean(b1) - mu - H b1) corrects for the nonlinearity of the tilted mean. Newton steps with the
+    curvature at the mode find the estimate under the new weights; each step adds one order. The results of b1 and -b1
+    are averaged and the result without a draw is subtracted, so that linear terms cancel.
     """
     rng = np.random.default_rng(0)
     rows = np.arange(len(shares), dtype=np.intp)

@@ -1,15 +1,9 @@
 """Sandwich covariance at the mode of a weighted posterior, with the noise of tilt weights: arrays only.
 
-The covariance of the weighted posterior alone is J^-1/N, which treats the weights as exact. Here the likelihood gets
-the covariance of its estimating equation instead, and the prior is put back unchanged, in three steps:
-
-1. the meat V (`Meat`) adds the noise of the released moments, the misfit of the rows in unmeasured directions, and the
-   second-order effect of the moments' uncertainty;
-2. the calibrated likelihood is ``N(theta_L, J^-1 V J^-1)``, on the directions that the rows inform;
-3. the posterior is described by the mode and the curvature of this likelihood times the prior.
-
-Notation: p_i = w_i / sum w, s_i the gradient of log f(x_i | theta), phi_i the tilt's features, mu and H their
-weighted mean and covariance, C the weighted covariance of s and phi, J = -sum p_i Hessian log f(x_i | theta).
+The covariance of the weighted posterior alone is J^-1/N, with J = -sum p_i Hessian log f(x_i | theta). It treats the
+weights as exact. Here the likelihood gets the covariance of its estimating equation instead: it is
+``N(theta_L, J^-1 V J^-1)`` on the directions that the rows inform, with the meat V (`Meat`). The posterior is described
+by the mode and the curvature of this likelihood times the prior, which is put back unchanged.
 """
 
 from __future__ import annotations
@@ -40,15 +34,12 @@ SCORE_CUT = 1e-10
 
 @dataclass(frozen=True, eq=False)
 class LikelihoodTerms:
-    """Derivatives of the rows' log likelihood at the mode of the weighted posterior, in unconstrained space.
-
-    `shares` are ``p_i = w_i / sum w``; any non-negative weights are accepted and scaled to sum to one.
-    """
+    """Derivatives of the rows' log likelihood at the mode of the weighted posterior, in unconstrained space."""
 
     theta: Array  # (p,), the mode
     scores: Array  # (row, p), gradient of each row's unweighted log likelihood
     curvature: Array  # (p, p), J = -sum p_i Hessian log f(x_i | theta): of the weighted mean, not of the sum
-    shares: Array  # (row,)
+    shares: Array  # (row,), p_i = w_i / sum w; other non-negative weights are scaled
     gradients_at: GradientsAt | None = None  # enables the second-order term in the noise of the moments
     scores_at: Callable[[Array], Array] | None = None  # scores at other theta; enables marginals by the score equation
     curvatures: CurvaturesAt | None = None  # enables `curvature_error`
@@ -115,8 +106,7 @@ class CalibratedNormal(Judged):
     def likelihood_precision(self) -> Array:
         """Inverse of `likelihood_covariance` on the directions that the rows inform, zero along the others, (p, p).
 
-        The informed directions are orthogonal to the others in the metric of the weighted posterior's precision. Rows
-        and columns of parameters that appear in no row's likelihood are zero.
+        The directions are orthogonal in the metric of the weighted posterior's precision.
         """
         root = np.linalg.cholesky(self.uncalibrated_covariance)
         whitened = np.linalg.solve(root, np.linalg.solve(root, self.likelihood_covariance).T)
@@ -127,15 +117,11 @@ class CalibratedNormal(Judged):
 
 
 class Spread(NamedTuple):
-    """Variances by rehearsals: of an estimate about the truth (p,), and of the error that rehearsals cannot show.
+    """What rehearsals show of estimates."""
 
-    `misfit` is that of the rows that no rehearsal shows; it must be added.
-    `coverage` (p,) is that of the formula, see `Replayed`.
-    """
-
-    variance: Array
-    misfit: float
-    coverage: Array
+    variance: Array  # (p,), about the truth
+    misfit: float  # of the rows, which no rehearsal shows; it must be added
+    coverage: Array  # (p,), of the formula, see `Replayed`
 
 
 def calibrate_normal(

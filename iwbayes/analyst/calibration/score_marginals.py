@@ -46,15 +46,11 @@ _FIRST, _POINTS = np.r_[-np.geomspace(0.5, 8, 9)[::-1], 0, np.geomspace(0.5, 8, 
 
 
 class FewRows(NamedTuple):
-    """Which parameters are tested because few rows inform them, so that counts may be smaller than their noise.
+    """Which parameters are tested because few private rows inform them, so that counts may be below their noise."""
 
-    They are tested if fewer private rows than `rows`, and less than the share `share` of them, inform a parameter. The
-    normal is kept if the score test rejects both ends of its interval at `level`.
-    """
-
-    rows: float
-    share: float
-    level: float
+    rows: float  # there must be fewer
+    share: float  # and less than this share of all
+    level: float  # the normal is kept if the score test rejects both ends of its interval at this level
 
     def limit(self, n_private: float) -> float:
         """Return the smaller of both limits, in rows."""
@@ -89,22 +85,16 @@ class _Path(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ScoreEquation:
-    """Tests of parameter values by the weighted mean of the scores at each value.
+    """Tests of parameter values by the weighted mean of the scores at each value."""
 
-    `scores` (row, p) are those at the mode of the weighted posterior, `scores_at` maps any theta (p,) to them, and
-    `prior` to gradient and Hessian of the log prior. `shares` (row,) sum to one. `meat` is the covariance of the mean
-    score at the mode, and `curvature` (p, p) that of the mean log likelihood there. The mode's `precision` (p, p),
-    prior included, says how the other parameters follow one.
-    """
-
-    scores: Array
-    scores_at: Callable[[Array], Array]
-    prior: Callable[[Array], tuple[Array, Array]]
-    shares: Array
+    scores: Array  # (row, p), at the mode of the weighted posterior
+    scores_at: Callable[[Array], Array]  # from theta (p,) to scores
+    prior: Callable[[Array], tuple[Array, Array]]  # from theta to gradient and Hessian of the log prior
+    shares: Array  # (row,), sum to one
     tilt: ReleasedTilt
-    meat: Meat
-    curvature: Array
-    precision: Array
+    meat: Meat  # at the mode
+    curvature: Array  # (p, p), of the mean log likelihood at the mode
+    precision: Array  # (p, p), of the posterior there: it says how the other parameters follow one
     n_private: float
     tau: float
 
@@ -118,10 +108,9 @@ class ScoreEquation:
     ) -> tuple[Array, Mapping[int, ScoreMarginal]]:
         """Return the ratio of each 90 % interval's length to the normal's, shape (p,), and the marginals that differ.
 
-        `mean` (p,) and `covariance` (p, p) belong to the normal, `curvature_errors` (p,) are those of the lengths of
-        its intervals, or NaN. The ratio is 1 if the normal is kept, infinite if neither the scores nor the prior bound
-        a parameter, and NaN if no row informs it (`informed`, (p,)). No interval is shorter than the normal's, because
-        the normal also includes the second-order noise.
+        `mean` and `covariance` belong to the normal, `curvature_errors` (p,) to the lengths of its intervals. The ratio
+        is 1 if the normal is kept, infinite if neither scores nor prior bound a parameter, and NaN if no row informs it
+        (`informed`). No interval is shorter than the normal's, which also includes the second-order noise.
 
         Theory: docs/theory.md#intervals-that-invert-a-score-test.
         """

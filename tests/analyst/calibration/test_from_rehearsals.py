@@ -184,8 +184,7 @@ def test_intervals_of_what_was_not_measured_are_never_narrow(monkeypatch):
 def test_the_generator_s_error_is_that_of_its_rows():
     """Exact where the released mean has no noise: the squared distance in directions of variance one."""
     tilt = ReleasedTilt.of(RELEASE)
-    base, _ = tilt.base_and_coefficients
-    shares = np.exp(base)
+    shares = np.exp(tilt.base)
     center = shares @ tilt.features
     spread = (tilt.features * shares[:, None]).T @ tilt.features - np.outer(center, center)
     root = np.linalg.cholesky(spread)

@@ -7,6 +7,7 @@ import numpy as np
 from iwbayes.analyst.calibration.measure import Estimates, Measure
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.evidence.feature_map import whitener_of
+from iwbayes.evidence.terms import ordered_terms, raw_chunks, raw_terms
 from iwbayes.utils.arrays import Array
 
 #: Chosen on the ten development populations of ``benchmarks/populations.py`` and on the four with strongly related
@@ -22,6 +23,8 @@ _CUT = 1e-6
 _LEAST_SHARE = 0.1
 #: Most rows, chosen at random; most directions per parameter, and most pairs if parameters are many.
 _MOST_ROWS, _MOST_OTHERS, _MOST_PAIRS = 10_000, 8, 200
+#: Most unmeasured products that are looked at.
+_MOST_PRODUCTS = 300
 
 
 def curvature_error(at: Estimates) -> Array | None:
@@ -92,8 +95,32 @@ def error_variances(
     sampled = shares @ rest**2 / n_private
     rest = rest - own @ cross
     left = shares @ rest**2
-    unknown = _explained(tilt.unmeasured_products(), own, rest, shares) * left
+    unknown = _explained(_unmeasured_products(tilt), own, rest, shares) * left
     return np.asarray(by_noise + sampled + unknown + (0.0 if np.isnan(misfit) else misfit) * (left - unknown))
+
+
+def _unmeasured_products(tilt: ReleasedTilt) -> Array:
+    """Return the squares and products of columns that the release did not measure, (row, k); some, if they are many.
+
+    After several stages, these are products of the columns that the models read; otherwise, of all columns.
+    """
+    if tilt.frame is None or tilt.schema is None:
+        return np.zeros((len(tilt.features), 0))
+    known = tilt.column_map if tilt.column_map is not None else tilt.feature_map
+    measured = set() if known is None else set(raw_terms(known.schema, known.terms))
+    read = {index for term in measured for index in term} if tilt.column_map is not None else None
+    found = [
+        term
+        for term in raw_terms(tilt.schema, "quadratic")
+        if len(term) == 2 and term not in measured and (read is None or set(term) <= read)
+    ]
+    if len(found) > _MOST_PRODUCTS:
+        chosen = np.random.default_rng(0).choice(len(found), _MOST_PRODUCTS, replace=False)
+        found = [found[index] for index in chosen]
+    if not found:
+        return np.zeros((len(tilt.frame), 0))
+    chunks = raw_chunks(tilt.schema, ordered_terms(set(found)), tilt.frame)
+    return np.nan_to_num(np.concatenate([raw for _, raw in chunks]))
 
 
 def _explained(products: Array, own: Array, rest: Array, shares: Array) -> Array:
