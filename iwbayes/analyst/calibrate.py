@@ -109,11 +109,9 @@ def calibrate(
     only as far as the weight draws differ because of it, so the verdict is "not calibrated". Weight draws of
     :func:`~iwbayes.noise_aware_weights` include all of the noise; their posteriors are mixed without a sandwich.
 
-    **Hyperparameters** appear in no row's likelihood, and their posterior may be far from normal. With a single weight
-    draw, the likelihood of the other parameters is calibrated at their mode, given the posterior means of the
-    hyperparameters, and its product with the prior is sampled. The draws of `idata` provide the starting point,
-    ``skew`` and ``nonquadraticity`` only: the standard deviation, over these draws, of the difference between the log
-    likelihood and its quadratic approximation. It is large if group effects are not centred.
+    **Hyperparameters** appear in no row's likelihood. With a single weight draw, the likelihood of the other parameters
+    is calibrated at their mode, given the posterior means of the hyperparameters, and its product with the prior is
+    sampled. The draws of `idata` provide the starting point, ``skew`` and ``nonquadraticity`` only.
 
     References
     ----------
@@ -197,8 +195,8 @@ def sample(
     Notes
     -----
     This is the same as ``weighted = reweight(model, release)``, ``idata = pymc.sample(model=weighted, ...)`` and
-    ``calibrate(idata, weighted, release)``. Use the three steps if you need the weighted model afterwards: for
-    predictions, for :func:`~iwbayes.loo`, or for draws that are not calibrated.
+    ``calibrate(idata, weighted, release)``. Use the three steps if you need the weighted model afterwards, as for
+    predictions and :func:`~iwbayes.loo`.
 
     Examples
     --------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -103,16 +103,6 @@ class ReleasedTilt:
         """Read the tilt if its formulas apply to these weights (row,), see `applies_to`; None otherwise."""
         tilt = cls.of(release)
         return tilt if tilt is not None and tilt.applies_to(weights) else None
-
-    def at(self, rows: NDArray[np.intp]) -> ReleasedTilt:
-        """Return the features of some rows, with all that does not belong to rows; for means over these rows only."""
-        of_columns = self.columns
-        if of_columns is not None:
-            of_columns = replace(of_columns, features=of_columns.features[rows])
-        frame = None if self.frame is None else self.frame.iloc[rows]
-        return replace(
-            self, features=self.features[rows], columns=of_columns, frame=frame, clipped=None, held_back=None
-        )
 
     def applies_to(self, weights: Array) -> bool:
         """Return whether weights (row,), on any scale, are those of this tilt: one draw, without post-processing."""

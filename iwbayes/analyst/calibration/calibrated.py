@@ -210,7 +210,7 @@ def _single(
         prior=given.prior,
         n_private=release.n_private,
         tilt=applied,
-        spread=None if found is None else found.spread if informed.all() else found.normal_spread,
+        spread=None if found is None else found.spread(normal=not informed.all()),
         drawn=Drawn(mode.theta, center[informed], sd[informed]),
     )
     judged: Judged = normal
@@ -227,7 +227,8 @@ def _single(
         near = Hierarchy(others, mode, normal)
         moved, statistics = near.sample(draws, settings, rng)
         judged, of_estimates = near.judged(draws), others.placed(of_estimates)
-        found = None if found is None else near.of_all(found)
+        if found is not None:
+            found = Rehearsed(others.placed(found.deviations), others.placed(found.formula_sd), found.misfit)
     columns = columns_of_draws(center, sd, moved)
     if found is not None:
         ratio, covered = (judged.measures[name] for name in ("length_ratio", "rehearsed_coverage"))
@@ -276,21 +277,14 @@ def record_of_single(
         deviations = (("rehearsal", "parameter"), found.deviations)
         return record.assign(deviation=deviations).assign_coords(rehearsal=np.arange(len(found.deviations)))
     if applied is None:
-        why = _why_row_sandwich(release, tilt, 1)
+        why = _why_row_sandwich(release, tilt)
         return calibration_record(names, "row sandwich", judged, columns, facts, outside=why)
     of_all = [*weight_checks(facts), bent]
     return calibration_record(names, "tilt", judged, columns, facts, of_all=of_all, unmeasured=unmeasured)
 
 
-def _why_row_sandwich(release: Release, tilt: ReleasedTilt | None, n_draws: int) -> str:
-    """Return the reason why intervals leave out the noise of the weights, or a part of it."""
-    if n_draws > 1:
-        return (
-            f"the intervals include the noise of the weights only as far as the {n_draws} weight draws differ because "
-            "of it (row sandwich of each, and the variance between them). They leave out shrinkage and the sampling "
-            "of the private rows, which all weight draws share, so they may be too narrow. Request a release with "
-            "tilt weights."
-        )
+def _why_row_sandwich(release: Release, tilt: ReleasedTilt | None) -> str:
+    """Return the reason why intervals leave out the noise of the weights."""
     own = release.weights
     if tilt is None and own.n_draws == 1:
         why = (
@@ -330,7 +324,12 @@ def _mixed(
     facts["likelihood_ess"] = min(one.facts["likelihood_ess"] for one in normals)
     columns = columns_of_draws(center, sd, theta, np.std([normal.mean for normal in normals], axis=0))
     of_weights = weight_facts(release, ReleasedTilt.of(release)) | {"weight_draws": len(normals)}
-    why, judged = _why_row_sandwich(release, None, len(normals)), Judged(measures=measures, facts=facts)
+    why = (
+        f"the intervals include the noise of the weights only as far as the {len(normals)} weight draws differ because "
+        "of it (row sandwich of each, and the variance between them). They leave out shrinkage and the sampling of the "
+        "private rows, which all weight draws share, so they may be too narrow. Request a release with tilt weights."
+    )
+    judged = Judged(measures=measures, facts=facts)
     return theta, calibration_record(names, "row sandwich", judged, columns, of_weights, outside=why)
 
 

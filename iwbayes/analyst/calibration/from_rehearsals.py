@@ -54,26 +54,19 @@ class Rehearsed:
         inside = (np.abs(self.deviations) <= QUANTILE * self.formula_sd).mean(axis=0)
         return np.where(np.isnan(self.deviations).all(axis=0), np.nan, inside)
 
-    @property
-    def spread(self) -> Spread:
-        """Variances (p,) of D_b about zero, and of the error that rehearsals cannot show.
+    def spread(self, *, normal: bool = False) -> Spread:
+        """Return variances (p,) of D_b about zero, and of the error that rehearsals cannot show.
 
-        The t quantile of few rehearsals is left to the draws. If refits failed, the variance is increased as if each
-        failed refit were a miss.
+        If refits failed, the variance is increased as if each were a miss. The t quantile of few rehearsals is left to
+        the draws; for `normal` draws, the interval at `LEVEL` is as long as that of the t distribution.
         """
         variance = np.mean(np.square(self.deviations[self.succeeded]), axis=0)
         level = min(LEVEL / (1 - self.failed_share), 1 - 1e-3)
         nu = self.degrees_of_freedom
         wider = stdtrit(nu, (1 + level) / 2) / stdtrit(nu, (1 + LEVEL) / 2)
         unrehearsed = 0.0 if np.isnan(self.misfit) else self.misfit
-        return Spread(variance * wider**2, unrehearsed, self.coverage)
-
-    @property
-    def normal_spread(self) -> Spread:
-        """The same for normal draws: the interval at `LEVEL` is then as long as that of the t distribution."""
-        tails = stdtrit(self.degrees_of_freedom, (1 + LEVEL) / 2) / QUANTILE
-        variance, unrehearsed, coverage = self.spread
-        return Spread(variance * tails**2, unrehearsed * tails**2, coverage)
+        tails = stdtrit(nu, (1 + LEVEL) / 2) / QUANTILE if normal else 1.0
+        return Spread(variance * wider**2 * tails**2, unrehearsed * tails**2, self.coverage)
 
 
 def rehearse_estimates(posterior: WeightedPosterior, mode: Mode, release: Release, rehearsals: Rehearsals) -> Rehearsed:

@@ -14,7 +14,6 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from iwbayes.analyst.calibration.from_rehearsals import Rehearsed
 from iwbayes.analyst.calibration.measure import Judged
 from iwbayes.analyst.calibration.sandwich import CalibratedNormal
 from iwbayes.analyst.inference.nuts import SamplingSettings
@@ -134,11 +133,6 @@ class Hierarchy:
         measures = {name: given.placed(values) for name, values in normal.measures.items()}
         linked = given.terms.prior(center)[1] != 0
         return Judged(measures=measures, facts=facts, informed=given.informed, linked=linked)
-
-    def of_all(self, found: Rehearsed) -> Rehearsed:
-        """Return rehearsed estimates of all parameters, NaN for the fixed ones."""
-        placed = self.given.placed
-        return Rehearsed(placed(found.deviations), placed(found.formula_sd), found.misfit)
 
     def sample(self, draws: Array, settings: SamplingSettings, rng: np.random.Generator) -> tuple[Array, xr.Dataset]:
         """Draw (sample, p) from calibrated likelihood times prior, first chain first, with group sample_stats.

@@ -173,11 +173,6 @@ class Estimates:
     model_variance: Array | None = None  # (q,), by the curvature alone, prior included
     model_excess: Array | None = None  # (q,): what the variance of the scores adds to it
 
-    @property
-    def size(self) -> int:
-        """Number of estimates."""
-        return len(self.bread)
-
 
 def everywhere(limit: float | str) -> dict[How, float | str]:
     """Return the limits of a measure that has the same one, or none, for every source of intervals."""
@@ -215,7 +210,7 @@ class Measure:
             found = self.compute(at)
         elif self.of_influences is not None and at.influences is not None:
             found = self.of_influences(at.influences, None)
-        return np.full(at.size, np.nan) if found is None else found
+        return np.full(len(at.bread), np.nan) if found is None else found
 
     def worst_of(self, values: Array) -> float:
         """Return the worst of the known values; NaN if none is known."""

@@ -63,16 +63,11 @@ class FewRows(NamedTuple):
 OF_FORMULA, OF_REPEATED_NOISE = FewRows(500.0, 0.1, 1.5), FewRows(300.0, 0.03, 1.35)
 
 
-@dataclass(frozen=True, eq=False)
-class ScoreMarginal:
+class ScoreMarginal(NamedTuple):
     """Distribution of one parameter: values (m,), and its cumulative probability at each, (m,)."""
 
     values: Array
     below: Array
-
-    def quantiles(self, levels: Array) -> Array:
-        """Return the quantiles at these levels."""
-        return np.interp(levels, self.below, self.values)
 
 
 class _Path(NamedTuple):
@@ -135,7 +130,7 @@ class ScoreEquation:
                 ratio[path.parameter] = np.inf
                 continue
             found[path.parameter] = own
-            ratio[path.parameter] = np.ptp(own.quantiles(np.array([0.05, 0.95]))) / (2 * QUANTILE * path.sd)
+            ratio[path.parameter] = np.ptp(np.interp([0.05, 0.95], own.below, own.values)) / (2 * QUANTILE * path.sd)
         return ratio, found
 
     def _marginal(self, mean: Array, path: _Path) -> ScoreMarginal | None:
@@ -221,5 +216,5 @@ def with_marginals(draws: Array, marginals: Mapping[int, ScoreMarginal]) -> Arra
     draws = draws.copy()
     for index, marginal in marginals.items():
         ranks = np.argsort(np.argsort(draws[:, index], kind="stable"), kind="stable")
-        draws[:, index] = marginal.quantiles((ranks + 0.5) / len(draws))
+        draws[:, index] = np.interp((ranks + 0.5) / len(draws), marginal.below, marginal.values)
     return draws

@@ -134,9 +134,8 @@ def judge(
 ) -> Judgement:
     """Judge which parameters (p,) are inside the domain, by `MEASURES` and by the checks `of_all`, of the whole fit.
 
-    `unmeasured` says which statistics the release did not measure. A hyperparameter, which no row informs (`informed`,
-    (p,)), is inside if all parameters are inside to which its prior is `linked` (p, p), directly or through other
-    hyperparameters.
+    `unmeasured` says which statistics the release did not measure. A hyperparameter, which no row informs, is inside if
+    all parameters are inside to which its prior is `linked`, directly or through other hyperparameters.
     """
     good = np.ones(len(names), dtype=bool)
     reasons = [(check.badness, check.reason()) for check in of_all if check.verdict == "fail"]
@@ -147,8 +146,11 @@ def judge(
         bad = [index for index, check in enumerate(checks) if check.verdict == "fail"]
         if bad:
             worst = max(bad, key=lambda index: checks[index].badness)
-            named = _list([names[index] for index in bad], len(names))
-            reasons.append((checks[worst].badness, checks[worst].reason(named)))
+            # PyMC names transformed parameters with an ending, as in sigma_log__
+            named = [re.sub(r"_[a-z]+__(?=\[|$)", "", names[index]) for index in bad]
+            more = f" and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
+            whom = "all parameters" if len(bad) == len(names) > 1 else f"{', '.join(named[:_NAMED])}{more}"
+            reasons.append((checks[worst].badness, checks[worst].reason(whom)))
             good[bad] = False
     informed = np.ones(len(names), dtype=bool) if informed is None else informed
     ties = np.ones((len(names), len(names)), dtype=bool) if linked is None else linked
@@ -159,15 +161,6 @@ def judge(
         good[index] = good[reached & informed].all()
     in_order = sorted(reasons, key=lambda reason: -reason[0])
     return Judgement(good & (not of_fit), [text for _, text in in_order], of_fit)
-
-
-def _list(names: Sequence[str], n_all: int) -> str:
-    """Join a few parameter names, without PyMC's ending of transformed parameters, as in ``sigma_log__``."""
-    names = [re.sub(r"_[a-z]+__(?=\[|$)", "", name) for name in names]
-    if len(names) == n_all > 1:
-        return "all parameters"
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{', '.join(names[:_NAMED])}{more}"
 
 
 def with_verdict(record: xr.Dataset, judgement: Judgement) -> xr.Dataset:
@@ -187,29 +180,25 @@ def check_of_fit(name: str, value: float) -> Check:
 
 def weight_facts(release: Release, tilt: ReleasedTilt | None) -> dict[str, Any]:
     """Return the numbers about a release's weights that need no model; `tilt` belongs to the same release."""
-    measurement = release.weights.measurement
-    features = None if measurement is None else measurement.features
-    facts = {
+    measurement, clipped, noise_ratio = release.weights.measurement, (np.nan, np.nan), np.nan
+    if measurement is not None and (features := measurement.features) is not None:
+        noise_ratio = math.sqrt(measurement.noise.variance * release.n_private)
+        if features.never_clips:
+            clipped = (0.0, 0.0)
+        elif features.flag:
+            rows = None if tilt is None else tilt.clipped
+            clipped = (measurement.clipped_private, np.nan if rows is None else float(np.mean(rows)))
+    return {
         "pareto_k": float(release.weights.pareto_k),
         "ess": float(release.weights.ess),
         "n_private": int(release.n_private),
         "n_synthetic": len(release.synthetic),
         "unit": "user" if release.statement.adjacency == "replace-user" else "row",
-        "clipped_private": float("nan"),
-        "clipped_synthetic": float("nan"),
-        "noise_ratio": float("nan"),
+        "clipped_private": clipped[0],
+        "clipped_synthetic": clipped[1],
+        "noise_ratio": noise_ratio,
         "n_features": 0 if tilt is None else len(tilt.noise),
     }
-    if measurement is None or features is None:
-        return facts
-    facts["noise_ratio"] = math.sqrt(measurement.noise.variance * release.n_private)
-    if features.never_clips:
-        facts["clipped_private"] = facts["clipped_synthetic"] = 0.0
-    elif features.flag:
-        facts["clipped_private"] = measurement.clipped_private
-        if tilt is not None and tilt.clipped is not None:
-            facts["clipped_synthetic"] = float(np.mean(tilt.clipped))
-    return facts
 
 
 def weight_checks(facts: Mapping[str, Any], *, scale: bool = True) -> list[Check]:
@@ -253,8 +242,7 @@ def weight_checks(facts: Mapping[str, Any], *, scale: bool = True) -> list[Check
 def tail_checks(facts: Mapping[str, Any], *, alone: bool = True) -> list[Check]:
     """Judge the weights without a model: their tail and their effective sample size.
 
-    The tail is a warning if the release is judged `alone`. For a fit it is information only, because `dfbetas_check`
-    measures the effect of single rows on each estimate.
+    For a fit (not `alone`) the tail is information only, because `dfbetas` measures the effect of single rows.
     """
     k = float(facts["pareto_k"])
     limit = pareto_k_threshold(int(facts["n_synthetic"]))

@@ -136,9 +136,9 @@ def test_refits_that_fail_count_as_outside():
     found = Rehearsed(some, np.ones((n, p)), 0.0)
     assert found.failed_share == 3 / 40 and found.degrees_of_freedom == 37
     # an interval at 0.9 / (1 - share) among those that succeed holds 0.9 of all
-    half = np.sqrt(found.spread.variance / np.mean(some[3:] ** 2, axis=0)) * stats.t.ppf(0.95, 37)
+    half = np.sqrt(found.spread().variance / np.mean(some[3:] ** 2, axis=0)) * stats.t.ppf(0.95, 37)
     assert_allclose(2 * stats.t.cdf(half, 37) - 1, 0.9 / (37 / 40))
-    assert_allclose(all_well.spread.variance, np.mean(deviations**2, axis=0))
+    assert_allclose(all_well.spread().variance, np.mean(deviations**2, axis=0))
     inside = np.mean(np.abs(deviations) < 1.6448536, axis=0)
     assert_allclose(all_well.coverage, inside)
     assert (found.coverage <= np.mean(np.abs(deviations) < 1.6448536, axis=0)).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from iwbayes.analyst.calibration.measure import Estimates, Measure
 from iwbayes.analyst.released_tilt import ReleasedTilt
@@ -15,6 +16,9 @@ from iwbayes.utils.arrays import Array
 LIMIT = 0.2
 #: Intervals by rehearsals are longer.
 OF_REHEARSALS = 0.3
+
+Rows = NDArray[np.intp] | slice
+ALL = slice(None)
 
 #: Directions of the features with less than this share of the largest weighted variance are left out.
 _CUT = 1e-6
@@ -53,16 +57,16 @@ def curvature_error(at: Estimates) -> Array | None:
     if len(rows) > _MOST_ROWS:
         rows = np.sort(np.random.default_rng(0).choice(rows, _MOST_ROWS, replace=False))
     own, used = curvatures(rows, left, right), shares[rows] / shares[rows].sum()
-    variances = error_variances(own, scores[rows], used, tilt.at(rows), at.n_private, at.meat.misfit.value)
+    variances = error_variances(own, scores[rows], used, tilt, at.n_private, at.meat.misfit.value, rows)
     second = variances[p:].reshape(p, q).sum(axis=1)
     error = np.sqrt(variances[:p] + np.square(second / 2))
     return np.where(directions.any(axis=0), error, np.nan)
 
 
 def error_variances(
-    values: Array, scores: Array, shares: Array, tilt: ReleasedTilt, n_private: float, misfit: float
+    values: Array, scores: Array, shares: Array, tilt: ReleasedTilt, n_private: float, misfit: float, rows: Rows = ALL
 ) -> Array:
-    """Return the variance (q,) of the error of weighted means of numbers of the rows, `values` (row, q).
+    """Return the variance (q,) of the error of weighted means of numbers of some rows of the tilt, `values` (row, q).
 
     The mean score at a mode is zero, so the part of the values that is linear in the scores (row, p) has no error. (For
     the scale of a normal that is all.) The rest is regressed on all features that the release measured: those of the
@@ -78,7 +82,7 @@ def error_variances(
     rest = values - shares @ values
     rest = rest - _fitted(scores - shares @ scores, rest, shares)
     blocks = [tilt.features] if tilt.columns is None else [tilt.features, tilt.columns.features]
-    phi = np.concatenate(blocks, axis=1)
+    phi = np.concatenate([block[rows] for block in blocks], axis=1)
     k = len(tilt.noise)
     noise = np.zeros((phi.shape[1], phi.shape[1]))
     noise[:k, :k] = tilt.noise
@@ -95,17 +99,18 @@ def error_variances(
     sampled = shares @ rest**2 / n_private
     rest = rest - own @ cross
     left = shares @ rest**2
-    unknown = _explained(_unmeasured_products(tilt), own, rest, shares) * left
+    unknown = _explained(_unmeasured_products(tilt, rows), own, rest, shares) * left
     return np.asarray(by_noise + sampled + unknown + (0.0 if np.isnan(misfit) else misfit) * (left - unknown))
 
 
-def _unmeasured_products(tilt: ReleasedTilt) -> Array:
+def _unmeasured_products(tilt: ReleasedTilt, rows: Rows) -> Array:
     """Return the squares and products of columns that the release did not measure, (row, k); some, if they are many.
 
     After several stages, these are products of the columns that the models read; otherwise, of all columns.
     """
+    nothing = np.zeros((len(tilt.features[rows]), 0))
     if tilt.frame is None or tilt.schema is None:
-        return np.zeros((len(tilt.features), 0))
+        return nothing
     known = tilt.column_map if tilt.column_map is not None else tilt.feature_map
     measured = set() if known is None else set(raw_terms(known.schema, known.terms))
     read = {index for term in measured for index in term} if tilt.column_map is not None else None
@@ -118,8 +123,8 @@ def _unmeasured_products(tilt: ReleasedTilt) -> Array:
         chosen = np.random.default_rng(0).choice(len(found), _MOST_PRODUCTS, replace=False)
         found = [found[index] for index in chosen]
     if not found:
-        return np.zeros((len(tilt.frame), 0))
-    chunks = raw_chunks(tilt.schema, ordered_terms(set(found)), tilt.frame)
+        return nothing
+    chunks = raw_chunks(tilt.schema, ordered_terms(set(found)), tilt.frame.iloc[rows])
     return np.nan_to_num(np.concatenate([raw for _, raw in chunks]))
 
 

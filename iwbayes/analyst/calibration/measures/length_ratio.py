@@ -17,7 +17,7 @@ def length_ratio(at: Estimates) -> Array | None:
     if of is None:
         return None
     whole = of.variance + of.unrehearsed
-    return np.sqrt(np.divide(whole, of.formula, out=np.full(at.size, np.nan), where=of.formula > 0))
+    return np.sqrt(np.divide(whole, of.formula, out=np.full_like(whole, np.nan), where=of.formula > 0))
 
 
 MEASURE = Measure(

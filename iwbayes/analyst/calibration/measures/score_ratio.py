@@ -12,15 +12,15 @@ from iwbayes.utils.arrays import Array
 LIMIT = 1.5
 
 
-def score_ratio(at: Estimates) -> Array:
-    """Return the ratio (q,) of lengths; infinite if nothing bounds a parameter, NaN without a tilt.
+def score_ratio(at: Estimates) -> Array | None:
+    """Return the ratio (q,) of lengths; infinite if nothing bounds a parameter, None without a tilt.
 
     For quantities computed from parameters it is 1 if many rows are behind them, and unknown otherwise.
     """
     if at.score_ratio is not None:
         return at.score_ratio
     if at.tilt is None:
-        return np.full(at.size, np.nan)
+        return None
     behind = rows_behind(at.scores @ at.bread, at.shares, at.n_private)
     return np.where(behind >= OF_FORMULA.limit(at.n_private), 1.0, np.nan)
 

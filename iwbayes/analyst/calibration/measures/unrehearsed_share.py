@@ -14,7 +14,7 @@ def unrehearsed_share(at: Estimates) -> Array | None:
     if of is None:
         return None
     whole = of.variance + of.unrehearsed
-    return np.divide(of.unrehearsed, whole, out=np.full(at.size, np.nan), where=whole > 0)
+    return np.divide(of.unrehearsed, whole, out=np.full_like(whole, np.nan), where=whole > 0)
 
 
 MEASURE = Measure(
