@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from iwbayes.analyst.arguments import check_enough_draws, check_pool_total
 from iwbayes.analyst.calibration.from_rehearsals import Rehearsed, rehearse_estimates, rehearsed_tails
-from iwbayes.analyst.calibration.hierarchical import GivenOthers, Hierarchy
+from iwbayes.analyst.calibration.hierarchical import GivenOthers, sample_with_prior
 from iwbayes.analyst.calibration.measure import Drawn, How, Judged
 from iwbayes.analyst.calibration.measures import MEASURES
 from iwbayes.analyst.calibration.measures.skew import distance
@@ -224,9 +224,8 @@ def _single(
         moved = with_marginals(moved, normal.marginals)
     else:
         others = others or GivenOthers(cast("ModelPosterior", posterior), center, informed)
-        near = Hierarchy(others, mode, normal)
-        moved, statistics = near.sample(draws, settings, rng)
-        judged, of_estimates = near.judged(draws), others.placed(of_estimates)
+        moved, statistics, judged = sample_with_prior(others, mode, normal, draws, settings, rng)
+        of_estimates = others.placed(of_estimates)
         if found is not None:
             found = Rehearsed(others.placed(found.deviations), others.placed(found.formula_sd), found.misfit)
     columns = columns_of_draws(center, sd, moved)

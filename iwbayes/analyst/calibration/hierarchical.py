@@ -7,7 +7,7 @@ rows, so its product with the exact prior can be sampled at little cost.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,18 +32,6 @@ _PROPOSALS = 16
 # The posterior of group effects narrows where their scale is small. A sampler needs short steps there, and these cost
 # little because no row is evaluated.
 _TARGET_ACCEPT = 0.95
-
-
-def nonquadraticity(terms: ModelPosterior, mode: Array, curvature: Array, draws: Array) -> float:
-    """Return the deviation, over draws (sample, p), of the log likelihood less its Taylor polynomial at the mode.
-
-    `curvature` is minus the Hessian there. It is infinite if the likelihood is not finite at a draw.
-    """
-    used = draws[np.linspace(0, len(draws) - 1, min(_COMPARED, len(draws))).astype(int)]
-    away = used - mode
-    quadratic = away @ terms.likelihood_gradient(mode) - 0.5 * np.einsum("ij,jk,ik->i", away, curvature, away)
-    left = terms.log_likelihoods(used) - quadratic
-    return float(np.std(left)) if np.isfinite(left).all() else float("inf")
 
 
 class GivenOthers(WeightedPosterior):
@@ -107,53 +95,51 @@ class GivenOthers(WeightedPosterior):
         return found
 
 
-@dataclass(frozen=True, eq=False)
-class Hierarchy:
-    """A weighted posterior whose likelihood is calibrated at the mode of some parameters, given the others."""
+def sample_with_prior(
+    given: GivenOthers,
+    mode: Mode,
+    normal: CalibratedNormal,
+    draws: Array,
+    settings: SamplingSettings,
+    rng: np.random.Generator,
+) -> tuple[Array, xr.Dataset, Judged]:
+    """Draw (sample, p) from the likelihood that was calibrated at a mode, times the prior; first chain first.
 
-    given: GivenOthers
-    mode: Mode
-    normal: CalibratedNormal
-
-    @property
-    def curvature(self) -> Array:
-        """Minus the Hessian (p, p) of the weighted log likelihood at the mode; zero for parameters no row informs."""
-        inside = self.given.informed
-        whole = np.zeros((len(inside), len(inside)))
-        whole[np.ix_(inside, inside)] = self.mode.curvature
-        return whole
-
-    def judged(self, draws: Array) -> Judged:
-        """Return measures of all parameters, NaN for the fixed ones; `draws` (sample, p) are weighted ones."""
-        given, center, normal = self.given, self.given.whole(self.mode.theta), self.normal
-        facts = normal.facts | {
-            "prior_directions": normal.prior_directions + int((~given.informed).sum()),
-            "nonquadraticity": nonquadraticity(given.terms, center, self.curvature, draws),
-        }
-        measures = {name: given.placed(values) for name, values in normal.measures.items()}
-        linked = given.terms.prior(center)[1] != 0
-        return Judged(measures=measures, facts=facts, informed=given.informed, linked=linked)
-
-    def sample(self, draws: Array, settings: SamplingSettings, rng: np.random.Generator) -> tuple[Array, xr.Dataset]:
-        """Draw (sample, p) from calibrated likelihood times prior, first chain first, with group sample_stats.
-
-        `draws` (sample, p) of the weighted posterior provide the starting point.
-        """
-        terms, informed, curvature = self.given.terms, self.given.informed, self.curvature
-        mean, precision = self.given.whole(self.normal.likelihood_mean), np.zeros_like(curvature)
-        precision[np.ix_(informed, informed)] = self.normal.likelihood_precision
-        density = _CalibratedDensity(terms, mean, precision)
-        settings = replace(settings, sampler={"target_accept": _TARGET_ACCEPT, **settings.sampler})
-        n = _PROPOSALS * settings.chains * settings.draws
-        # center and precision of the weighted draws, with their likelihood replaced by the calibrated one
-        center = draws.mean(axis=0)
-        own = np.linalg.inv(np.atleast_2d(np.cov(draws, rowvar=False)))
-        shape = np.asarray(own - curvature + precision, dtype=np.float64)
-        pull = precision @ (mean - center) - terms.likelihood_gradient(center)
-        near = (density, center + np.linalg.solve(shape, pull), (shape + shape.T) / 2)
-        found = draw_densities([near], settings, settings.draws, rng, proposals=n)
-        alone = ComponentAssignment.random(1, settings.chains, settings.draws, rng)
-        return found[0].theta.reshape(-1, len(mean)), sample_statistics(found, alone)
+    `draws` (sample, p) of the weighted posterior provide the starting point. Returns group sample_stats, and measures
+    of all parameters too, NaN for the fixed ones. ``nonquadraticity`` is the deviation, over these draws, of the
+    weighted log likelihood less its Taylor polynomial at the mode; infinite if it is not finite at a draw.
+    """
+    terms, informed, center = given.terms, given.informed, given.whole(mode.theta)
+    mean, curvature = given.whole(normal.likelihood_mean), np.zeros((len(informed), len(informed)))
+    precision = np.zeros_like(curvature)  # both zero for parameters that no row informs
+    curvature[np.ix_(informed, informed)] = mode.curvature
+    precision[np.ix_(informed, informed)] = normal.likelihood_precision
+    density = _CalibratedDensity(terms, mean, precision)
+    settings = replace(settings, sampler={"target_accept": _TARGET_ACCEPT, **settings.sampler})
+    n = _PROPOSALS * settings.chains * settings.draws
+    # center and precision of the weighted draws, with their likelihood replaced by the calibrated one
+    start = draws.mean(axis=0)
+    own = np.linalg.inv(np.atleast_2d(np.cov(draws, rowvar=False)))
+    shape = np.asarray(own - curvature + precision, dtype=np.float64)
+    pull = precision @ (mean - start) - terms.likelihood_gradient(start)
+    near = (density, start + np.linalg.solve(shape, pull), (shape + shape.T) / 2)
+    found = draw_densities([near], settings, settings.draws, rng, proposals=n)
+    alone = ComponentAssignment.random(1, settings.chains, settings.draws, rng)
+    used = draws[np.linspace(0, len(draws) - 1, min(_COMPARED, len(draws))).astype(int)]
+    away = used - center
+    quadratic = away @ terms.likelihood_gradient(center) - 0.5 * np.einsum("ij,jk,ik->i", away, curvature, away)
+    left = terms.log_likelihoods(used) - quadratic
+    judged = Judged(
+        measures={name: given.placed(values) for name, values in normal.measures.items()},
+        facts=normal.facts
+        | {
+            "prior_directions": normal.prior_directions + int((~informed).sum()),
+            "nonquadraticity": float(np.std(left)) if np.isfinite(left).all() else float("inf"),
+        },
+        informed=informed,
+        linked=terms.prior(center)[1] != 0,
+    )
+    return found[0].theta.reshape(-1, len(mean)), sample_statistics(found, alone), judged
 
 
 class _CalibratedDensity(LogDensity):

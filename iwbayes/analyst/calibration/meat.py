@@ -214,11 +214,8 @@ class FitTest:
     def bias(self, scores: Array, shares: Array, moments: TiltMoments, information: Array, bread: Array) -> Array:
         """Return the errors (p,) of estimates that the test shows beyond `misfit`; zero if it shows none.
 
-        An estimate errs by ``J^-1 B d``, with B (p, k) the regression of the residual scores (row, p) on the residual
-        features. The test has a few random directions only, so this error is divided by the share of the residual
-        variance of the estimate's influence function that they span. It counts, less what is expected by chance and by
-        `misfit`, if it is more than `_SURE` standard deviations of these from zero. `information` (p, p) is the
-        covariance of the scores, `bread` is J^-1.
+        It is the error along the residual features, over the share of the residual variance of the estimate's influence
+        function that these span. `information` (p, p) is the covariance of the scores (row, p), `bread` is J^-1.
 
         Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
         """

@@ -1,12 +1,8 @@
 """Intervals that invert a score test, for parameters whose estimate is not linear in the measured moments.
 
-The sandwich treats an estimate as linear in the released moments. This fails if the noise is large compared with a
-count: if a level has 20 rows and the noise of its count is 30, the estimate of its coefficient can be anything. It also
-fails if the noise changes the curvature: an estimate is a score divided by a curvature, and where the curvature is too
-large, the estimate is too close to zero and its interval too short. The score itself remains linear in the moments. So
-each value of the parameter is tested: is the weighted score at this value, plus that of the prior, small compared with
-its standard deviation at this value? The values that are not rejected form the interval (Fieller 1954; Kleibergen 2005,
-Econometrica 73). If the rows carry no information, the interval of the prior remains.
+The score remains linear in the moments where an estimate does not: if the noise is large compared with a count, or if
+it changes the curvature. So each value of a parameter is tested by its weighted score, and the values that are not
+rejected form the interval (Fieller 1954; Kleibergen 2005, Econometrica 73).
 """
 
 from __future__ import annotations

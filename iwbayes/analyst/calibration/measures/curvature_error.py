@@ -34,14 +34,7 @@ _MOST_PRODUCTS = 300
 def curvature_error(at: Estimates) -> Array | None:
     """Return the relative error of the length of each estimate's interval that is due to the curvature, shape (q,).
 
-    Intervals have the length of ``J^-1``, and J is a weighted mean over the rows as well: it depends on how strongly
-    the predictors are related. If a generator blurs a strong relation, J is too large in the direction that separates
-    the predictors, and their intervals are too short.
-
-    Let E be the error of J in units in which J is the identity, and v the direction of a parameter. The variance of its
-    estimate then has the relative error ``-v'Ev + |Ev|^2`` to second order. The result is the root of the variance of
-    the first term plus the square of half the mean of the second. The second one finds relations that are missing from
-    the rows altogether. None without a tilt or second derivatives.
+    None without a tilt or second derivatives.
 
     Theory: docs/theory.md#the-error-of-the-curvature.
     """
@@ -68,16 +61,10 @@ def error_variances(
 ) -> Array:
     """Return the variance (q,) of the error of weighted means of numbers of some rows of the tilt, `values` (row, q).
 
-    The mean score at a mode is zero, so the part of the values that is linear in the scores (row, p) has no error. (For
-    the scale of a normal that is all.) The rest is regressed on all features that the release measured: those of the
-    tilt, and the columns and products of the early ones of several stages. The variance is a sum of three parts:
-
-    - the noise in the released means of the features, at most as large as a density can differ: the error of the mean
-      of a feature psi of variance one has the prior variance ``4 / mean(psi^4)``, so that the share of a rare cell can
-      change by about twice its size, and not by a multiple of that as the noise of its mean;
-    - the sampling of the private rows;
-    - `misfit` times the variance that the features do not explain. What products of columns explain that the
-      release did not measure is unknown, and this variance counts in full.
+    It is that of the noise in the released means of all measured features, at most as large as a density can differ,
+    that of the sampling of the private rows, and `misfit` times what the features leave. What unmeasured products of
+    columns explain of that counts in full. The part of the values that is linear in the scores (row, p) has no error,
+    because the mean score at a mode is zero.
     """
     rest = values - shares @ values
     rest = rest - _fitted(scores - shares @ scores, rest, shares)
