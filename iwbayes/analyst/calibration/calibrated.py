@@ -258,10 +258,8 @@ def record_of_single(
 
     `found` are its rehearsed estimates, if there are some. `applied` is the tilt, if the formula includes its noise.
     """
-    bent, facts = (
-        check_of_fit("nonquadraticity", judged.facts.get("nonquadraticity", np.nan)),
-        weight_facts(release, tilt),
-    )
+    bent = check_of_fit("nonquadraticity", judged.facts.get("nonquadraticity", np.nan))
+    facts = weight_facts(release, tilt)
     if found is not None:
         refits = check_of_fit("failed_refits", found.failed_share)
         of_all = [refits, check_of_fit("rehearsals", found.degrees_of_freedom), bent]
