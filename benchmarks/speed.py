@@ -246,7 +246,7 @@ def warm_up() -> None:
 def moments(idata: Any) -> tuple[np.ndarray, np.ndarray]:
     """Posterior means and standard deviations of all coefficients."""
     from iwbayes.analyst import arviz_compat
-    from iwbayes.analyst.calibration.marks import NOT_CALIBRATED
+    from iwbayes.analyst.calibration.record import NOT_CALIBRATED
 
     posterior = arviz_compat.group(idata, "posterior")
     draws = [np.asarray(posterior[name]).reshape(-1) for name in sorted(set(posterior.data_vars) - {NOT_CALIBRATED})]

@@ -5,6 +5,7 @@ from . import paper as paper
 from . import plots as plots
 from . import validation as validation
 from .analyst.calibrate import calibrate as calibrate
+from .analyst.calibrate import sample as sample
 from .analyst.calibration.noise_aware import noise_aware_weights as noise_aware_weights
 from .analyst.criticism.compare import compare as compare
 from .analyst.criticism.diagnose import diagnose as diagnose
@@ -19,7 +20,6 @@ from .analyst.quantities.ratios import odds_ratios as odds_ratios
 from .analyst.quantities.slopes import slopes as slopes
 from .analyst.regression.model import regression as regression
 from .analyst.regression.named_model import model as model
-from .analyst.sample import sample as sample
 from .analyst.weighting.reweight import log_likelihood as log_likelihood
 from .analyst.weighting.reweight import reweight as reweight
 from .coverage.interval_plan import plan_intervals as plan_intervals

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pymc as pm
@@ -13,7 +15,7 @@ from iwbayes.analyst.calibration.calibrated import record_of_single
 from iwbayes.analyst.calibration.measure import Drawn
 from iwbayes.analyst.calibration.measures import MEASURES
 from iwbayes.analyst.calibration.measures.skew import distance
-from iwbayes.analyst.calibration.record import Judged, Moved
+from iwbayes.analyst.calibration.record import columns_of_draws
 from iwbayes.analyst.calibration.sandwich import CalibratedNormal
 from iwbayes.analyst.fit_record import recorded_weights
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
@@ -153,9 +155,10 @@ def formula_record(
     known = np.ones(len(names), dtype=bool) if informed is None else informed
     measures = normal.measures | {"skew": np.where(known, distance(drawn), np.nan)}
     facts = normal.facts | {"nonquadraticity": nonquadraticity}
-    judged = Judged(measures, facts, normal.influences, informed, linked)
+    judged = replace(normal, measures=measures, facts=facts, informed=informed, linked=linked)
+    columns = columns_of_draws(drawn.mean, drawn.sd, after)
     applied = None if np.isnan(normal.facts["kappa0"]) else tilt
-    return record_of_single(names, judged, Moved.of(before, after), None, release, tilt, applied, unmeasured)
+    return record_of_single(names, judged, columns, None, release, tilt, applied, unmeasured)
 
 
 def grid_moments(log_density, axes):

@@ -38,7 +38,7 @@ LAYERS = [
 #: The analyst's side, lowest first; modules in no folder are below all folders.
 ANALYST = ("weighting", "inference", "calibration", "regression", "criticism", "quantities")
 #: Above the folders of the analyst: the public functions of these names.
-DOORS = {"fit", "calibrate", "sample", "pool"}
+DOORS = {"fit", "calibrate", "pool"}
 #: Folders in which no method imports another one, and what their methods share.
 SIBLINGS = {
     "curator/generators": {"ledger_fit", "tables"},

@@ -64,7 +64,7 @@ import pandas as pd  # noqa: E402
 import iwbayes as iw  # noqa: E402
 from iwbayes.analyst import arviz_compat  # noqa: E402
 from iwbayes.analyst.arviz_compat import scalars  # noqa: E402
-from iwbayes.analyst.calibration.marks import NOT_CALIBRATED  # noqa: E402
+from iwbayes.analyst.calibration.record import NOT_CALIBRATED  # noqa: E402
 from iwbayes.models.design import build_design  # noqa: E402
 from iwbayes.datasets import load_rand_health  # noqa: E402
 

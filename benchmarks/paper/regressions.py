@@ -40,7 +40,7 @@ from harness import METHODS, OURS  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 from iwbayes.analyst import arviz_compat  # noqa: E402
-from iwbayes.analyst.calibration.marks import NOT_CALIBRATED  # noqa: E402
+from iwbayes.analyst.calibration.record import NOT_CALIBRATED  # noqa: E402
 from iwbayes.utils.newton import NotReachedError  # noqa: E402
 
 EPSILONS, LEVEL = (1.0, 6.0), 0.9

@@ -134,7 +134,7 @@ plant("analyst/calibration/measures/explained.py", "verdict: rehearsals are cali
 plant("analyst/calibration/verdict.py", "verdict: a bad measure is forgotten",
       "good[bad] = False", "good[bad[1:]] = False", f"{DIAGNOSTICS}::test_what_is_wrong_with_a_fit_is_said")
 FILE = "analyst/calibration/score_marginals.py"
-plant(FILE, "score test: an unsure curvature keeps the normal", "unsure[path.parameter] or ", "",
+plant(FILE, "score test: an unsure curvature keeps the normal", "informed & (unsure | few_rows)", "informed & few_rows",
       "analyst/calibration/test_score_marginals.py::test_a_slope_whose_curvature_is_noisy_has_fieller_s_interval")
 FILE = "analyst/inference/model_scores.py"
 OF_MODELS = "analyst/inference/test_model_scores.py"

@@ -28,12 +28,13 @@ def check_numbers(weights: np.ndarray, subject: str, remedy: str = "") -> None:
             raise ValueError((message + remedy).rstrip())
 
 
-def check_pool_total(total: float, n_private: int, remedy: str) -> None:
+def check_pool_total(total: float, n_private: int) -> None:
     """Raise unless the weights sum to the number of private rows, as each weight draw must in a pool."""
     if not np.isclose(total, n_private, rtol=1e-6):
         raise ValueError(
             f"to pool posteriors, the weights must sum to the number of private rows, {n_private}, because each weight "
-            f"draw represents these rows; they sum to {total:.6g}. {remedy}"
+            f"draw represents these rows; they sum to {total:.6g}. Use reweight(model, release.weights, "
+            "total=release.n_private)."
         )
 
 
@@ -49,10 +50,13 @@ def check_release(release: Any) -> Release:
     return release
 
 
-def check_enough_draws(n_draws: int, n_parameters: int, remedy: str) -> None:
+def check_enough_draws(n_draws: int, n_parameters: int) -> None:
     """Raise if there are too few draws to estimate a covariance, which calibration needs."""
     if n_draws <= n_parameters:
-        raise ValueError(f"calibration needs more draws than parameters; got {n_draws} for {n_parameters}. {remedy}")
+        raise ValueError(
+            f"calibration needs more draws than parameters; got {n_draws} for {n_parameters}. Draw more, or do not "
+            "calibrate (in fit, calibrate='none')."
+        )
 
 
 def grows_with_rows(name: str, shape: tuple[int, ...], n_rows: int) -> bool:

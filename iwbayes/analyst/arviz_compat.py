@@ -1,7 +1,6 @@
 """All differences between ArviZ 0.23 (``InferenceData``) and ArviZ 1 (``DataTree``).
 
-The rest of the package treats posteriors as named groups, each an :class:`xarray.Dataset` with the dimensions ``chain``
-and ``draw``. It uses the functions below and does not need to know which ArviZ is installed.
+The rest of the package treats posteriors as named groups, each an :class:`xarray.Dataset`.
 """
 
 from __future__ import annotations
@@ -26,17 +25,12 @@ from iwbayes.utils.display import one_line
 ArvizObject: TypeAlias = Any
 
 _LEGACY = int(version("arviz").split(".")[0]) < 1
-
-
 _DIAGNOSTICS = ["mcse_mean", "mcse_sd", "ess_bulk", "ess_tail", "r_hat"]
 
 
 def _arviz() -> Any:
-    """Import ArviZ when it is used: this takes as long as importing PyMC.
-
-    The import is an ordinary one, because a lazily loaded module in ``sys.modules`` breaks imports of other packages.
-    """
-    return import_module("arviz")  # the versions have different signatures: no type checker can check both
+    """Import ArviZ when it is used, as this takes long; no type checker can check both versions."""
+    return import_module("arviz")
 
 
 def _stats() -> Any:
@@ -99,16 +93,12 @@ def with_groups(idata: ArvizObject, groups: Mapping[str, xr.Dataset]) -> ArvizOb
 
 def _storable(dataset: xr.Dataset) -> xr.Dataset:
     """Copy a dataset and make its attributes storable in netCDF: no booleans, None or empty lists."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, bool | np.bool_):
-            return int(value)
-        if value is None or (isinstance(value, list | tuple) and not value):
-            return ""
-        return value
-
     copy = dataset.copy(deep=False)
-    copy.attrs = {key: plain(value) for key, value in dataset.attrs.items()}
+    for key, value in dataset.attrs.items():
+        if isinstance(value, bool | np.bool_):
+            copy.attrs[key] = int(value)
+        elif value is None or (isinstance(value, list | tuple) and not value):
+            copy.attrs[key] = ""
     return copy
 
 

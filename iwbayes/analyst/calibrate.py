@@ -1,9 +1,8 @@
 """Calibrate the posterior of a weighted PyMC model: intervals that account for the noise in the weights.
 
 The draws of the weighted posterior treat the released weights as exact. Calibration moves these draws linearly, in
-PyMC's unconstrained space, to the mean and covariance of calibrated likelihood times prior (`sandwich`), and maps them
-back through the transforms (Shaby 2014; Williams and Savitsky 2021). If the prior has its own parameters (hierarchical
-models), the product is sampled instead (`Hierarchy`).
+PyMC's unconstrained space, to the mean and covariance of calibrated likelihood times prior, and maps them back through
+the transforms. If the prior has its own parameters (hierarchical models), the product is sampled instead.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ import numpy as np
 import xarray as xr
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.arguments import Method, check_enough_draws, check_method
+from iwbayes.analyst.arguments import Method, check_method, check_release
 from iwbayes.analyst.calibration.calibrated import calibrated, groups_of
-from iwbayes.analyst.calibration.marks import NOT_CALIBRATED
 from iwbayes.analyst.calibration.measure import How
+from iwbayes.analyst.calibration.record import NOT_CALIBRATED
 from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler
 from iwbayes.analyst.released_tilt import is_noise_aware
 from iwbayes.release import Release
@@ -71,8 +70,7 @@ def calibrate(
     random_seed : int, numpy.random.Generator or None
         Seed of the same sampling. With a single weight draw and a prior without hyperparameters, nothing is random.
     sampler : dict, optional
-        More arguments of ``pymc.sample`` for NUTS, such as ``{"tune": 500}``; see :func:`~iwbayes.fit`. The model's log
-        density is compiled once for all weight draws.
+        More arguments of ``pymc.sample`` for NUTS, such as ``{"tune": 500}``; see :func:`~iwbayes.fit`.
 
     Returns
     -------
@@ -82,7 +80,7 @@ def calibrate(
         are dropped, because they belong to the uncalibrated draws. All other groups stay as they were.
 
         If draws were sampled, ``sample_stats`` belongs to the new draws. With several weight draws, its variable
-        ``weight_draw`` gives the index of the weight draw behind each posterior draw. Its attribute ``pareto_k`` is the
+        ``weight_draw`` is the index of the weight draw behind each posterior draw. Its attribute ``pareto_k`` is the
         k-hat of importance sampling (the largest one, if there are several).
 
     Raises
@@ -98,9 +96,8 @@ def calibrate(
     Warns
     -----
     CalibrationWarning
-        If the fit is outside the domain in which calibrated intervals cover as often as they claim. The message states
-        the number, its threshold and the next step. One case is an unknown noise distribution of the weights: then only
-        the row sandwich is used.
+        If the fit is outside the domain in which calibrated intervals cover as often as they claim: the number, its
+        threshold and the next step. If the noise distribution of the weights is unknown, only the row sandwich is used.
 
     Notes
     -----
@@ -112,12 +109,9 @@ def calibrate(
     only as far as the weight draws differ because of it, so the verdict is "not calibrated". Weight draws of
     :func:`~iwbayes.noise_aware_weights` include all of the noise; their posteriors are mixed without a sandwich.
 
-    **Hyperparameters** appear in no row's likelihood, and their posterior may be far from normal. With a single weight
-    draw, the likelihood of the other parameters is calibrated at their mode, given the posterior means of the
-    hyperparameters. Its product with the prior is then sampled. The draws of `idata` provide the starting point,
-    ``skew`` and ``nonquadraticity`` only. ``nonquadraticity`` is the standard deviation, over these draws, of the
-    difference between the log likelihood and its quadratic approximation. It is large if group effects are not centred,
-    because the rows then inform only a curved combination of parameters.
+    **Hyperparameters** appear in no row's likelihood. With a single weight draw, the likelihood of the other parameters
+    is calibrated at their mode, given the posterior means of the hyperparameters, and its product with the prior is
+    sampled. The draws of `idata` provide the starting point, ``skew`` and ``nonquadraticity`` only.
 
     References
     ----------
@@ -140,18 +134,14 @@ def calibrate(
     """
     check_method(method)
     options = check_sampler(sampler)
-    posterior = _checked_posterior(idata)
+    posterior = _checked_posterior(idata, weighted_model, release)
     from iwbayes.analyst.inference.model_posterior import ModelPosterior
-    from iwbayes.analyst.weighting.release_rows import check_model, formula_of
+    from iwbayes.analyst.weighting.release_rows import formula_of
 
-    free = [rv.name for rv in weighted_model.free_RVs if rv.name in posterior]
-    check_model(weighted_model, release, {name: posterior[name].shape[2:] for name in free})
-    _check_variables(weighted_model, posterior)
     terms = ModelPosterior(weighted_model, release.weights.n_draws)
     draws = terms.unconstrain(posterior)
     if rehearsals is not None:
         rehearsals.check(release)
-    check_enough_draws(len(draws), terms.size, "Sample more.")
     settings = SamplingSettings(posterior.sizes["chain"], posterior.sizes["draw"], method, options)
     pooled = is_noise_aware(release.weights, release)
     how: How = "rehearsals" if rehearsals is not None else "pool" if pooled else "formula"
@@ -159,15 +149,85 @@ def calibrate(
         terms, release, how, settings, np.random.default_rng(random_seed),
         rehearsals=rehearsals, sampled=draws, formula=lambda: formula_of(weighted_model, release),
     )  # fmt: skip
-    new = groups_of(terms, found, release, like=posterior)
+    values = terms.constrain(found.theta.reshape(-1, terms.size))
+    for name, old in posterior.data_vars.items():
+        array = np.asarray(values[str(name)]).reshape(old.shape).astype(old.dtype, copy=False)
+        posterior = posterior.assign({name: (old.dims, array, old.attrs)})
+    new = groups_of(posterior, found, release, terms)
     if "sample_stats" in new:
         new["sample_stats"] = new["sample_stats"].assign_coords(chain=posterior["chain"], draw=posterior["draw"])
     names = [name for name in arviz_compat.group_names(idata) if name not in STALE_GROUPS]
     return arviz_compat.make({name: arviz_compat.group(idata, name) for name in names} | new, idata.attrs)
 
 
-def _checked_posterior(idata: arviz_compat.ArvizObject) -> xr.Dataset:
-    """Return the posterior with its dimensions in order; ValueError if it cannot be calibrated."""
+def sample(
+    model: pm.Model, release: Release, *, random_seed: int | np.random.Generator | None = None, **options: Any
+) -> arviz_compat.ArvizObject:
+    """Give a model the weights of a release, sample it and calibrate its draws.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        The model without weights, built on ``release.synthetic.frame``. It is not changed.
+    release : Release
+        The release with synthetic rows and their weights.
+    random_seed : int, numpy.random.Generator or None
+        Seed of the sampler, and of the calibration if it samples.
+    **options
+        More arguments of ``pymc.sample``, such as ``draws``, ``chains`` or ``nuts_sampler``.
+
+    Returns
+    -------
+    arviz.InferenceData or xarray.DataTree
+        The calibrated posterior with its record, as :func:`~iwbayes.calibrate` returns it.
+
+    Raises
+    ------
+    TypeError, ValueError
+        See :func:`~iwbayes.reweight` and :func:`~iwbayes.calibrate`. All errors are raised before sampling, except that
+        of a curvature that is not positive definite.
+
+    Warns
+    -----
+    CalibrationWarning
+        If the fit is outside the domain of calibration; see :func:`~iwbayes.calibrate`.
+
+    Notes
+    -----
+    This is the same as ``weighted = reweight(model, release)``, ``idata = pymc.sample(model=weighted, ...)`` and
+    ``calibrate(idata, weighted, release)``. Use the three steps if you need the weighted model afterwards, as for
+    predictions and :func:`~iwbayes.loo`.
+
+    Examples
+    --------
+    With ``release`` as in the example of :func:`~iwbayes.publish`:
+
+    >>> import pymc as pm
+    >>> rows = release.synthetic.frame
+    >>> with pm.Model() as model:
+    ...     slopes = pm.Normal("slopes", 0, 2, shape=3)
+    ...     y = pm.Bernoulli("y", logit_p=slopes[0] + slopes[1] * rows["x"] + slopes[2] * rows["z"], observed=rows["y"])
+    >>> idata = iw.sample(model, release, draws=250, tune=250, random_seed=1, progressbar=False)
+    >>> idata["calibration"].attrs["verdict"]
+    'calibrated'
+    """
+    check_release(release)
+    import pymc as pm
+
+    from iwbayes.analyst.weighting.release_rows import check_model
+    from iwbayes.analyst.weighting.reweight import reweight
+
+    weighted = reweight(model, release)
+    check_model(weighted, release)
+    rng = np.random.default_rng(random_seed)
+    idata = pm.sample(model=weighted, random_seed=int(rng.integers(2**31)), **options)
+    return calibrate(idata, weighted, release, random_seed=rng)
+
+
+def _checked_posterior(idata: arviz_compat.ArvizObject, model: pm.Model, release: Release) -> xr.Dataset:
+    """Return the posterior with its dimensions in order; ValueError if it or its model cannot be calibrated."""
+    from iwbayes.analyst.weighting.release_rows import check_model
+
     if arviz_compat.has_group(idata, "calibration"):
         raise ValueError("these draws are calibrated already. Pass the draws of the weighted model itself.")
     if not arviz_compat.has_group(idata, "posterior"):
@@ -176,16 +236,14 @@ def _checked_posterior(idata: arviz_compat.ArvizObject) -> xr.Dataset:
     missing = [name for name in ("chain", "draw") if name not in posterior.dims]
     if missing:
         raise ValueError(f"the posterior must have the dimensions chain and draw; {', '.join(missing)} is missing.")
-    return posterior.drop_vars(NOT_CALIBRATED, errors="ignore").transpose("chain", "draw", ...)
-
-
-def _check_variables(model: pm.Model, posterior: xr.Dataset) -> None:
-    """Raise unless the draws contain all free variables of the model, and no unknown variables."""
-    free = {rv.name for rv in model.free_RVs}
-    absent, unknown = free - set(posterior.data_vars), set(map(str, posterior.data_vars)) - set(model.named_vars)
+    posterior = posterior.drop_vars(NOT_CALIBRATED, errors="ignore").transpose("chain", "draw", ...)
+    found, free = set(map(str, posterior.data_vars)), {rv.name for rv in model.free_RVs}
+    check_model(model, release, {rv.name: posterior[rv.name].shape[2:] for rv in model.free_RVs if rv.name in found})
+    absent, unknown = free - found, found - set(model.named_vars)
     if absent:
         raise ValueError(f"the posterior lacks the free variables {sorted(absent)}. Sample without var_names.")
     if unknown:
         raise ValueError(
             f"the posterior has variables {sorted(unknown)} that the model lacks. Pass the model of these draws."
         )
+    return posterior

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.metadata import version
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -11,8 +12,9 @@ from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.arguments import Method, check_method, check_release
 from iwbayes.analyst.calibration.calibrated import calibrated, groups_of
 from iwbayes.analyst.calibration.noise_aware import noise_aware_weights
-from iwbayes.analyst.fit_record import fit_attributes
+from iwbayes.analyst.fit_record import recorded_weights
 from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler
+from iwbayes.analyst.inference.weighted_posterior import posterior_dataset
 from iwbayes.analyst.regression.built_by_bambi import BuiltRegression, is_beyond
 from iwbayes.analyst.regression.regression_posterior import RegressionProblem
 from iwbayes.analyst.released_tilt import is_noise_aware
@@ -61,9 +63,9 @@ def fit(
         the families "negativebinomial", "t" (Student), "gamma" (log link), "cumulative" (ordinal, levels declared from
         low to high) and "binomial" (response ``p(successes, trials)``); install ``iwbayes[bambi]`` for them.
     method : {"auto", "laplace", "nuts"}, default "auto"
-        "laplace": draw from a Student-t proposal at the mode, with Pareto-smoothed importance weights. If k-hat is 0.7
-        or more, the proposal is adapted to its draws for a few rounds. "nuts": PyMC's NUTS sampler. "auto": "laplace"
-        if its k-hat is below 0.7 (below 0.5 for an adapted proposal), otherwise "nuts".
+        "laplace": Student-t proposal at the mode with Pareto-smoothed importance weights, adapted to its draws for a
+        few rounds if k-hat is 0.7 or more. "nuts": PyMC's NUTS sampler. "auto": "laplace" if its k-hat is below 0.7
+        (below 0.5 for an adapted proposal), otherwise "nuts".
     priors : dict of str to distribution, optional
         Priors that replace default priors, by the name of the coefficient: ``{"age": pm.Normal.dist(0, 1)}``. See
         :func:`~iwbayes.analyst.regression.model.regression` for the defaults. For a model that Bambi builds, pass
@@ -71,20 +73,16 @@ def fit(
     calibrate : {"auto", "formula", "rehearsals", "pool", "none"}, default "auto"
         How intervals account for the noise in the weights.
 
-        - "formula": move the draws to a calibrated posterior with a sandwich covariance that includes this noise.
-        - "rehearsals": use standard deviations from replays of the release instead. They include errors that no formula
-          describes.
-        - "pool": draw the weights from their posterior and mix the posteriors under these weight draws; see
-          :func:`~iwbayes.noise_aware_weights`.
-        - "none": return the draws of the weighted posterior. Its intervals treat the weights as exact.
+        - "formula": a calibrated posterior whose sandwich covariance includes this noise.
+        - "rehearsals": standard deviations from replays of the release. They include errors that no formula describes.
+        - "pool": a mixture of the posteriors under weight draws; see :func:`~iwbayes.noise_aware_weights`.
+        - "none": the draws of the weighted posterior, whose intervals treat the weights as exact.
         - "auto": "rehearsals" if `rehearsals` is given, "pool" if the release has weights from
           :func:`~iwbayes.noise_aware_weights`, otherwise "formula".
     rehearsals : Rehearsals, optional
         Rehearsals of this release, from :func:`~iwbayes.rehearse`.
-    draws : int, default 1000
-        Number of draws per chain.
-    chains : int, default 4
-        Number of chains. The chains of "laplace" are independent draws.
+    draws, chains : int, default 1000 and 4
+        Number of draws per chain, and of chains. The chains of "laplace" are independent draws.
     random_seed : int, numpy.random.Generator or None
         Seed or generator. The same integer gives the same result.
     log_likelihood : bool or "auto", default "auto"
@@ -104,15 +102,15 @@ def fit(
     arviz.InferenceData or xarray.DataTree
         With these groups:
 
-        - ``posterior``: coefficients, named as Bambi names them. Its attributes record ``formula``, ``family``,
-          ``method``, ``total``, ``weights``, ``weight_draws`` (number of weight draws), ``calibration`` (method of the
-          calibration, or "none") and ``verdict``. For rows with missing cells in the columns used, ``rows_left_out`` is
-          their number and ``share_left_out`` their share of the weights. Further attributes are digests of the weights
-          used and of the weights of the release, and the ``design`` that :func:`~iwbayes.predictions` needs.
+        - ``posterior``: coefficients, named as Bambi names them. Attributes are ``formula``, ``family``, ``method``,
+          ``total``, ``weights``, ``weight_draws`` (their number), ``calibration`` (its method, or "none"), ``verdict``,
+          digests of the weights used and of those of the release, and the ``design`` that :func:`~iwbayes.predictions`
+          needs. For rows with missing cells in the columns used, ``rows_left_out`` is their number and
+          ``share_left_out`` their share of the weights.
         - ``sample_stats``: statistics of the draws before calibration. ``lp`` is the log density up to a constant. NUTS
-          adds its own statistics. If the weight draws use both methods, only ``lp`` and ``diverging`` are stored.
-          ``weight_draw`` is the weight draw behind each draw, if there are several. The attributes ``pareto_k``,
-          ``importance_ess`` and ``n_proposals`` describe the importance sampling, at the worst weight draw.
+          adds its own; if the weight draws use both methods, only ``lp`` and ``diverging`` are stored. ``weight_draw``
+          is the weight draw behind each draw, if there are several. The attributes ``pareto_k``, ``importance_ess`` and
+          ``n_proposals`` describe the importance sampling, at the worst weight draw.
         - ``observed_data``: the response of the rows used.
         - ``calibration``: the record of the calibration, if there was one, and ``influence``: matrices by which
           :func:`~iwbayes.predictions` and other quantities are judged.
@@ -142,14 +140,10 @@ def fit(
     Notes
     -----
     Models that Bambi builds use all rows of the release, predictors that are not centred, and centred group-specific
-    effects; :func:`~iwbayes.analyst.regression.model.regression` returns such a model. They are sampled in the same
-    way as other models, except that NUTS samples models with scales of group-specific effects.
-
-    Identical rows are merged, and gaussian rows are replaced by their weighted Gram matrix. Neither changes the
-    posterior. Calibration maps the draws linearly, in unconstrained space (sigma on the log scale), to the mean and
-    covariance of the calibrated posterior. Theory: docs/theory.md.
-
-    With several weight draws, the result is a mixture; see :func:`~iwbayes.calibrate`.
+    effects; NUTS samples those with scales of group-specific effects. For other models identical rows are merged, and
+    gaussian rows are replaced by their weighted Gram matrix, which does not change the posterior. Calibration maps the
+    draws linearly, in unconstrained space (sigma on the log scale). Theory: docs/theory.md. With several weight draws,
+    the result is a mixture; see :func:`~iwbayes.calibrate`.
 
     References
     ----------
@@ -168,7 +162,11 @@ def fit(
     'calibrated'
     """
     check_release(release)
-    _check_options(method, draws, chains, log_likelihood, calibrate)
+    check_method(method)
+    checks.whole("draws", draws)
+    checks.whole("chains", chains)
+    if log_likelihood not in (True, False, "auto"):
+        raise ValueError(f"log_likelihood must be True, False or 'auto'; got {log_likelihood!r}.")
     how = how_to_calibrate(calibrate, rehearsals, release)
     settings = SamplingSettings(chains, draws, method, {"progressbar": progressbar, **check_sampler(sampler)})
     rng = np.random.default_rng(random_seed)
@@ -180,19 +178,30 @@ def fit(
         regression = BuiltRegression.of(formula, release, family, priors, weights)
     else:
         regression = RegressionProblem.of(formula, release, family, priors, weights)
+    posterior = regression.posterior
     found = calibrated(
-        regression.posterior, release, how, settings, rng,
+        posterior, release, how, settings, rng,
         weights=weights, rehearsals=rehearsals, formula=lambda: regression.measurable,
         sampled=regression.sampled(settings, rng),
     )  # fmt: skip
-    groups = groups_of(regression.posterior, found, release, weights) | {"observed_data": regression.observed}
-    warn_of_rare_references(release.synthetic, weights.values, regression.posterior.names)
+    groups = groups_of(posterior_dataset(posterior, found.theta), found, release, posterior, weights)
+    groups["observed_data"] = regression.observed
+    warn_of_rare_references(release.synthetic, weights.values, posterior.names)
     size = 16 * chains * draws * regression.n_rows
     if log_likelihood is True or (log_likelihood == "auto" and size <= LOG_LIKELIHOOD_LIMIT):
         groups |= regression.log_likelihoods(groups["posterior"], found.theta)
-    attrs = fit_attributes(release, weights, formula=formula, family=regression.family, method=found.method)
-    attrs = groups["posterior"].attrs | attrs | regression.attributes
-    groups["posterior"].attrs.update(attrs)
+    attrs = groups["posterior"].attrs
+    attrs |= {
+        "formula": formula,
+        "family": regression.family,
+        "method": found.method,
+        "weights": recorded_weights(weights),
+        "weight_draws": weights.n_draws,
+        "total": float(release.n_private),
+        "inference_library": "iwbayes",
+        "inference_library_version": version("iwbayes"),
+    }
+    attrs |= regression.attributes
     return arviz_compat.make(groups, attrs)
 
 
@@ -200,6 +209,8 @@ def how_to_calibrate(
     asked: Calibration, rehearsals: Rehearsals | None, release: Release
 ) -> Literal["formula", "rehearsals", "pool", "none"]:
     """Return the source of the intervals, and raise if it contradicts the other arguments."""
+    remedy = "Use 'auto', or 'none' to get the draws of the weighted posterior without calibration."
+    checks.one_of("calibrate", asked, get_args(Calibration), remedy)
     if rehearsals is None:
         if asked == "rehearsals":
             raise ValueError(
@@ -219,16 +230,3 @@ def how_to_calibrate(
         )
     rehearsals.check(release)
     return "rehearsals"
-
-
-def _check_options(method: str, draws: int, chains: int, log_likelihood: Any, calibrate: Any) -> None:
-    check_method(method)
-    checks.whole("draws", draws)
-    checks.whole("chains", chains)
-    if log_likelihood not in (True, False, "auto"):
-        raise ValueError(f"log_likelihood must be True, False or 'auto'; got {log_likelihood!r}.")
-    if not isinstance(calibrate, str) or calibrate not in get_args(Calibration):
-        raise ValueError(
-            f"calibrate must be one of {list(get_args(Calibration))}; got {calibrate!r}. Use 'auto', or 'none' to get "
-            "the draws of the weighted posterior without calibration."
-        )

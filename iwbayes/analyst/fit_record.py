@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from importlib.metadata import version
-from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -25,20 +23,6 @@ def weights_digest(weights: Weights) -> str:
     """Return a digest of the rows' shares under weights; :func:`~iwbayes.fit` records it to recognise its weights."""
     log_weights = weights.log_weights - weights.log_weights.max(axis=1, keepdims=True)
     return hashlib.sha256(np.ascontiguousarray(np.round(log_weights, 9) + 0.0).tobytes()).hexdigest()[:16]
-
-
-def fit_attributes(release: Release, weights: Weights, *, formula: str, family: str, method: str) -> dict[str, Any]:
-    """Return the attributes of the posterior of a fit with these weights, besides digests and verdict."""
-    return {
-        "formula": formula,
-        "family": family,
-        "method": method,
-        "weights": recorded_weights(weights),
-        "weight_draws": weights.n_draws,
-        "total": float(release.n_private),
-        "inference_library": "iwbayes",
-        "inference_library_version": version("iwbayes"),
-    }
 
 
 def check_recorded_weights(posterior: xr.Dataset, release: Release) -> None:

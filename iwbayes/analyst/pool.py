@@ -10,14 +10,12 @@ import xarray as xr
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.arguments import Method, check_method, check_pool_total, check_release, grows_with_rows
-from iwbayes.analyst.calibration.calibrated import calibrated, groups_of, pool_record
-from iwbayes.analyst.calibration.marks import mark_uncalibrated, warn_outside_domain
+from iwbayes.analyst.calibration.calibrated import Calibrated, calibrated, groups_of, pool_record
 from iwbayes.analyst.calibration.noise_aware import noise_aware_weights
-from iwbayes.analyst.calibration.record import calibration_groups
-from iwbayes.analyst.fit_record import weights_digest
 from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler, sample_model
 from iwbayes.analyst.inference.weight_draws import ComponentAssignment
-from iwbayes.analyst.released_tilt import is_noise_aware
+from iwbayes.analyst.inference.weighted_posterior import posterior_dataset
+from iwbayes.analyst.released_tilt import ReleasedTilt, is_noise_aware
 from iwbayes.release import Release
 from iwbayes.release.weights import Weights
 from iwbayes.utils import checks
@@ -55,11 +53,9 @@ def pool(
         A release with tilt weights, or with noise-aware weights; the latter determine the number of weight draws.
     n_draws : int, default 100
         Number of weight draws; see :func:`~iwbayes.noise_aware_weights`.
-    draws : int, default 1000
-        Draws in each chain of the result.
-    chains : int, default 4
-        Number of chains. In each chain the weight draws alternate at random. Each weight draw is sampled in every
-        chain, so convergence between chains can be assessed as usual.
+    draws, chains : int, default 1000 and 4
+        Number of draws per chain of the result, and of chains. In each chain the weight draws alternate at random. Each
+        weight draw is sampled in every chain, so convergence between chains can be assessed as usual.
     method : {"auto", "laplace", "nuts"}, default "auto"
         How to sample the posterior under each weight draw. "laplace" uses a Student-t proposal at its mode with
         Pareto-smoothed importance weights, "nuts" uses PyMC's NUTS. "auto" uses "laplace", and switches to "nuts" if
@@ -67,7 +63,7 @@ def pool(
     random_seed : int, numpy.random.Generator or None
         Seed of the weight draws and of the sampler.
     sampler : dict, optional
-        More arguments of ``pymc.sample`` for NUTS, such as ``{"tune": 500}``.
+        More arguments of ``pymc.sample`` for NUTS, which runs once for each weight draw. A short ``tune`` saves time.
 
     Returns
     -------
@@ -89,9 +85,9 @@ def pool(
     Warns
     -----
     CalibrationWarning
-        If the fit is outside the domain in which intervals cover as often as they claim. The message states the number,
-        its threshold and the next step. Without a mode or with discrete variables, we cannot check
-        whether the features span the statistics that the estimates use; the verdict is then always "not calibrated".
+        If the fit is outside the domain in which intervals cover as often as they claim: the number, its threshold and
+        the next step. Without a mode or with discrete variables, we cannot check whether the features span the
+        statistics that the estimates use; the verdict is then always "not calibrated".
 
     Notes
     -----
@@ -99,13 +95,9 @@ def pool(
     Nothing is linearised, so hierarchical models without a mode and models with discrete variables can be pooled. The
     latter use the step methods that PyMC chooses.
 
-    Free variables that grow with the rows (effects of single rows, imputed values) are rejected. A weight multiplies
+    Free variables that grow with the rows (effects of single rows, imputed values) are rejected: a weight multiplies
     the likelihood of its row, but the prior of the row's own variable would count once for each synthetic row instead
-    of each private one, and hyperparameters would have the wrong posterior.
-
-    NUTS runs once for each weight draw. To save time, pass a short ``tune`` in `sampler`, or use fewer weight draws. If
-    there is no mode, a first run finds location and width of the posteriors. The log density is compiled once, unless
-    there are discrete variables.
+    of each private one.
 
     Examples
     --------
@@ -135,57 +127,48 @@ def pool(
     from iwbayes.analyst.weighting.observed_variables import observed_dataset
 
     if discrete:
-        groups = _by_runs(model, weights, release, settings, rng)
+        posterior = None
+        dataset, found = _by_runs(model, weights, release, settings, rng)
     else:
-        terms = ModelPosterior(model)
+        posterior = terms = ModelPosterior(model)
 
         def first_run() -> Array:
             return terms.unconstrain(sample_model(model, settings, _FIRST_DRAWS, rng))
 
         found = calibrated(terms, release, "pool", settings, rng, weights=weights, first_run=first_run)
-        groups = groups_of(terms, found, release, weights)
-    groups["posterior"] = groups["posterior"].assign_attrs(
-        weights="noise-aware", weights_digest=weights_digest(weights), release_digest=weights_digest(release.weights)
-    )
+        dataset = posterior_dataset(terms, found.theta)
+    groups = groups_of(dataset.assign_attrs(weights="noise-aware"), found, release, posterior, weights)
     return arviz_compat.make(groups | {"observed_data": observed_dataset(model)})
 
 
 def _by_runs(
     model: Any, weights: Weights, release: Release, settings: SamplingSettings, rng: np.random.Generator
-) -> dict[str, xr.Dataset]:
-    """Build the groups of the result by a run of PyMC's sampler for each weight draw."""
-    assignment = ComponentAssignment.random(weights.n_draws, settings.chains, settings.draws, rng)
-    each = _swapped(model, weights.draw_values * (release.n_private / len(weights)), settings, assignment.n_each, rng)
-    first, grid = each[0], {"chain": np.arange(settings.chains), "draw": np.arange(settings.draws)}
-    variables = {
-        name: (first[name].dims, assignment.take([one[name].to_numpy() for one in each])) for name in first.data_vars
-    }
-    posterior = xr.Dataset(variables, coords={**first.coords, **grid})
-    flat = arviz_compat.scalars(posterior[[rv.name for rv in model.free_RVs]])
-    theta = np.stack(list(flat.values()), axis=1)
-    record = pool_record(list(flat), theta, assignment.part.ravel(), weights.n_draws, release, None)
-    warn_outside_domain(record, stacklevel=4)
-    divergences = sum(one.attrs["divergences"] for one in each)
-    statistics = xr.Dataset({"weight_draw": (("chain", "draw"), assignment.part)}, grid, {"divergences": divergences})
-    return {"posterior": mark_uncalibrated(posterior, record), "sample_stats": statistics, **calibration_groups(record)}
-
-
-def _swapped(
-    model: Any, weights: Array, settings: SamplingSettings, n_each: int, rng: np.random.Generator
-) -> list[xr.Dataset]:
-    """Sample a model with discrete variables under each weight vector, then restore its weights."""
+) -> tuple[xr.Dataset, Calibrated]:
+    """Pool a model with discrete variables by a run of PyMC for each weight draw, and restore its weights."""
     import pymc as pm
 
     from iwbayes.analyst.weighting.reweight import weights_data
 
-    old, found = weights_data(model, zeros=not np.all(weights > 0)), []
+    assignment = ComponentAssignment.random(weights.n_draws, settings.chains, settings.draws, rng)
+    vectors = weights.draw_values * (release.n_private / len(weights))
+    old, each = weights_data(model, zeros=not np.all(vectors > 0)), list[xr.Dataset]()
     try:
-        for own in weights:
+        for own in vectors:
             pm.set_data(dict.fromkeys(old, own), model=model)
-            found.append(sample_model(model, settings, n_each, rng, n_runs=len(weights)))
+            each.append(sample_model(model, settings, assignment.n_each, rng, n_runs=len(vectors)))
     finally:
         pm.set_data(old, model=model)
-    return found
+    first, grid = each[0], {"chain": np.arange(settings.chains), "draw": np.arange(settings.draws)}
+    variables = {
+        name: (first[name].dims, assignment.take([one[name].to_numpy() for one in each])) for name in first.data_vars
+    }
+    dataset = xr.Dataset(variables, coords={**first.coords, **grid})
+    flat = arviz_compat.scalars(dataset[[rv.name for rv in model.free_RVs]])
+    theta, tilt = np.stack(list(flat.values()), axis=1), ReleasedTilt.of(release)
+    record = pool_record(list(flat), theta, assignment.part, weights.n_draws, release, tilt, None)
+    divergences = sum(one.attrs["divergences"] for one in each)
+    statistics = xr.Dataset({"weight_draw": (("chain", "draw"), assignment.part)}, grid, {"divergences": divergences})
+    return dataset, Calibrated(theta, record, statistics)
 
 
 def _check_pooled_model(model: Any, release: Release, method: str) -> bool:
@@ -199,8 +182,7 @@ def _check_pooled_model(model: Any, release: Release, method: str) -> bool:
         raise TypeError(f"model must be a PyMC model; got {type(model).__name__}. Use reweight(model, release).")
     check_weighted_rows(model, release)
     total = float(common_weights(model, [rv for rv in model.observed_RVs if is_weighted(rv)]).sum())
-    remedy = "Use reweight(model, release.weights, total=release.n_private)."
-    check_pool_total(total, release.n_private, remedy)
+    check_pool_total(total, release.n_private)
     n_rows = len(release.synthetic)
     point = model.initial_point(0)
     for rv in model.free_RVs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +14,7 @@ from scipy.special import logsumexp
 from iwbayes.evidence import FeatureMap
 from iwbayes.evidence.formulas import Span, model_terms
 from iwbayes.evidence.measurement import ASSUMED_MISFIT, MEAN_OF_FEATURES
-from iwbayes.evidence.terms import ordered_terms, raw_chunks, raw_names, raw_terms
+from iwbayes.evidence.terms import ordered_terms, raw_names, raw_terms
 from iwbayes.release import Release
 from iwbayes.release.weights import Weights
 from iwbayes.schema import Schema
@@ -28,8 +28,6 @@ FEATURE_CUT = 1e-4
 TAU = 10.0
 #: Start of the method name of noise-aware weights; the method of the original weights follows.
 NOISE_AWARE = "noise-aware "
-#: Largest number of unmeasured products that are looked at.
-_MOST_PRODUCTS = 300
 #: Number of terms that a reason names.
 _QUOTED = 3
 
@@ -73,6 +71,7 @@ class ReleasedTilt:
         if measurement.features is None or measurement.coefficients is None:
             return None
         columns, frame = measurement.tilt_columns, release.synthetic.frame
+        named = (release.recipe or {}).get("for_models")
         phi = measurement.features.transform(frame)
         held_back, of_columns = (
             None
@@ -96,7 +95,7 @@ class ReleasedTilt:
             misfit=measurement.misfit,
             least_misfit=measurement.least_misfit,
             schema=release.synthetic.schema,
-            models=_models_of(release),
+            models=tuple(map(str, named)) if isinstance(named, list) else (),
         )
 
     @classmethod
@@ -105,78 +104,32 @@ class ReleasedTilt:
         tilt = cls.of(release)
         return tilt if tilt is not None and tilt.applies_to(weights) else None
 
-    def at(self, rows: NDArray[np.intp]) -> ReleasedTilt:
-        """Return the features of some rows, with all that does not belong to rows; for means over these rows only."""
-        of_columns = self.columns
-        if of_columns is not None:
-            of_columns = replace(of_columns, features=of_columns.features[rows])
-        frame = None if self.frame is None else self.frame.iloc[rows]
-        return replace(
-            self, features=self.features[rows], columns=of_columns, frame=frame, clipped=None, held_back=None
-        )
-
-    def unmeasured_products(self) -> Array:
-        """Return the squares and products of columns that the release did not measure, shape (row, k).
-
-        After several stages, these are products of the columns that the models read; otherwise, of all columns. If
-        there are many, some are chosen at random.
-        """
-        if self.frame is None or self.schema is None:
-            return np.zeros((len(self.features), 0))
-        known = self.column_map if self.column_map is not None else self.feature_map
-        measured = set() if known is None else set(raw_terms(known.schema, known.terms))
-        read = {index for term in measured for index in term} if self.column_map is not None else None
-        found = [
-            term
-            for term in raw_terms(self.schema, "quadratic")
-            if len(term) == 2 and term not in measured and (read is None or set(term) <= read)
-        ]
-        if len(found) > _MOST_PRODUCTS:
-            chosen = np.random.default_rng(0).choice(len(found), _MOST_PRODUCTS, replace=False)
-            found = [found[index] for index in chosen]
-        if not found:
-            return np.zeros((len(self.frame), 0))
-        chunks = raw_chunks(self.schema, ordered_terms(set(found)), self.frame)
-        return np.nan_to_num(np.concatenate([raw for _, raw in chunks]))
-
     def applies_to(self, weights: Array) -> bool:
-        """Return whether weights (row,), on any scale, are those of this tilt.
-
-        They are if they have the shares of the released weights, a single draw without any post-processing that changes
-        it.
-        """
+        """Return whether weights (row,), on any scale, are those of this tilt: one draw, without post-processing."""
         own = self.weights
-        if own is None or own.n_draws > 1 or own.steps:
-            return False
-        return has_shares_of(weights, own)
+        return own is not None and own.n_draws == 1 and not own.steps and has_shares_of(weights, own)
 
     @cached_property
-    def base_and_coefficients(self) -> tuple[Array, Array]:
-        """Log shares of the rows before the tilt, shape (row,), and its coefficients b, shape (k,).
-
-        The base is ``w / exp(b.phi)``; it is -inf for rows of weight zero.
-        """
-        b = self.coefficients
-        assert self.weights is not None and b is not None  # noqa: S101 - the tilt of a release has both
+    def base(self) -> Array:
+        """Log shares of the rows before the tilt, ``w / exp(b.phi)``, shape (row,); -inf for rows of weight zero."""
+        assert self.weights is not None and self.coefficients is not None  # noqa: S101 - a release's tilt has both
         log_weights = self.weights.log_weights[0]
-        kept = np.isfinite(log_weights)
-        base = log_weights - self.features @ b
-        return base - logsumexp(base[kept]), b
+        base = log_weights - self.features @ self.coefficients
+        return np.asarray(base - logsumexp(base[np.isfinite(log_weights)]))
 
     def unmeasured(self, formula: str) -> str | None:
         """Return a sentence on the statistics of a regression that the tilt did not measure; None if there are none.
 
-        Statistics that were not measured come from the generator alone. Their noise is unknown, and intervals that
-        depend on them can be far too narrow. The sentence names the missing terms, first-order terms first, and the
-        next step. `formula` is the formula of :func:`~iwbayes.fit`; for other kinds of models use ``"y ~ a + b"`` with
-        the response and the columns in the model. The result is also None for a formula with terms that are not
-        polynomials, if the release was made for no particular model.
+        It names the missing terms, first-order terms first, and the next step. Statistics that were not measured come
+        from the generator alone: their noise is unknown, and intervals that depend on them can be far too narrow.
+        `formula` is that of :func:`~iwbayes.fit`; for other kinds of models use ``"y ~ a + b"`` with the response and
+        the columns in the model. The result is also None for a formula with terms that are not polynomials, if the
+        release was made for no particular model.
 
-        The statistics of a regression are the response, the predictors, and the products of the predictors with the
-        response, with each other and with themselves: the scores to second order. The measured features are read from
-        the feature map itself, not from the publisher's description. Terms are compared as polynomials of the columns.
-        Features are clipped, and directions in which the synthetic rows hardly vary are dropped, so a model may still
-        have a large kappa although all of its terms were measured.
+        The statistics are the response, the predictors, and the products of the predictors with the response, with each
+        other and with themselves: the scores to second order, compared as polynomials of the columns with those of the
+        feature map. Features are clipped, and directions in which the synthetic rows hardly vary are dropped, so a
+        model may still have a large kappa although all of its terms were measured.
         """
         features = self.feature_map
         if features is None:
@@ -203,8 +156,8 @@ class ReleasedTilt:
         """Return a sentence if the scores of a regression differ from the measured ones; else, or if unknown, None."""
         if self.schema is None or not self.models:
             return None
-        asked = _spans(formula, self.schema)
-        if asked is not None and any(_spans(model, self.schema) == asked for model in self.models):
+        asked, *measured = (_spans(model, self.schema) for model in (formula, *self.models))
+        if asked is not None and asked in measured:
             return None
         return (
             f"the release measured the scores of {'; '.join(self.models)} only, and the interval may be too narrow. "
@@ -219,11 +172,6 @@ def _spans(formula: str, schema: Schema) -> tuple[Span, Span] | None:
     except (TypeError, ValueError):
         return None
     return terms.response, terms.design
-
-
-def _models_of(release: Release) -> tuple[str, ...]:
-    named = (release.recipe or {}).get("for_models")
-    return tuple(map(str, named)) if isinstance(named, list) else ()
 
 
 def has_shares_of(weights: Array, released: Weights) -> bool:

@@ -113,7 +113,7 @@ def fit(
         found = load(release)
         with working("loading PyMC"):
             from iwbayes.analyst import arviz_compat
-            from iwbayes.analyst.calibration.marks import summary_with_stars
+            from iwbayes.analyst.calibration.record import summary_with_stars
             from iwbayes.analyst.criticism.diagnose import diagnose
             from iwbayes.analyst.fit import fit as fit_posterior
 

@@ -13,7 +13,7 @@ import cloudpickle
 import numpy as np
 import pandas as pd
 
-from iwbayes.analyst.calibration.misfit import misfit_of_rows
+from iwbayes.analyst.calibration.meat import misfit_of_rows
 from iwbayes.analyst.released_tilt import NOISE_AWARE
 from iwbayes.curator.pipeline import Pipeline
 from iwbayes.curator.privacy.ledger import Ledger

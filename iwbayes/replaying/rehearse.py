@@ -15,7 +15,7 @@ from typing import Any
 
 import cloudpickle
 
-from iwbayes.analyst.calibration.misfit import misfit_of_rows
+from iwbayes.analyst.calibration.meat import misfit_of_rows
 from iwbayes.curator.pipeline import GivenTable
 from iwbayes.curator.progress import progress
 from iwbayes.evidence.scores import ScoreModel

@@ -17,7 +17,7 @@ import xarray as xr
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.arguments import check_release
-from iwbayes.analyst.calibration.marks import summary_with_stars
+from iwbayes.analyst.calibration.record import summary_with_stars
 from iwbayes.analyst.criticism.diagnose import diagnose
 from iwbayes.analyst.criticism.diagnostics_table import named_in
 from iwbayes.analyst.quantities.intervals import intervals

@@ -22,7 +22,7 @@ TOY = Measure(
     meaning="The position of a parameter.",
     what_to_do="this parameter is too far back. Move it.",
     remedy="move it",
-    compute=lambda at: np.arange(1.0, at.size + 1),
+    compute=lambda at: np.arange(1.0, len(at.bread) + 1),
     limits={"formula": 1.5, "rehearsals": "Positions do not matter.", "pool": 1.5},
     theory="rehearsals",
 )

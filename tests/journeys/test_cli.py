@@ -935,7 +935,7 @@ NUMBERS = re.compile(r"^\S.*?(?: +-?[\d.,]+(?:e[-+]\d+)?){4}$", re.MULTILINE)
 def test_a_fit_fits_on_a_terminal(long_names, tmp_path, monkeypatch, model):
     """80 columns and 40 lines, no number in two lines, and no advice twice."""
     from iwbayes.analyst import arviz_compat
-    from iwbayes.analyst.calibration.marks import summary_with_stars
+    from iwbayes.analyst.calibration.record import summary_with_stars
 
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(importlib.import_module("iwbayes.cli.analyst"), "on_terminal", lambda: True)

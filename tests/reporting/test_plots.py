@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.calibration.marks import mark_uncalibrated
+from iwbayes.analyst.calibration.record import mark_uncalibrated
 from iwbayes.reporting.forest import plot_forest
 from iwbayes.schema import Categorical, Real, Schema
 from iwbayes.tables import SyntheticTable

@@ -6,12 +6,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
 
-from iwbayes.analyst.calibration.influences import Influences
-from iwbayes.analyst.calibration.marks import verdict_attributes
-from iwbayes.analyst.calibration.measure import Measure
+from iwbayes.analyst.calibration.measure import Influences
 from iwbayes.analyst.calibration.measures import MEASURES
+from iwbayes.analyst.calibration.record import verdict_attributes
 from iwbayes.analyst.calibration.verdict import Judgement, judge, source, with_verdict
 from iwbayes.utils.arrays import Array
 
@@ -37,35 +35,26 @@ def gradient_of(function: Callable[[Array], Array], center: Array, sd: Array) ->
 def derived_record(
     names: Sequence[str], gradient: Array, sd: Array, of_fit: xr.Dataset, measures: dict[str, Array] | None = None
 ) -> xr.Dataset:
-    """Judge q quantities by the limits of the parameters of a fit.
+    """Return the group ``calibration`` of q quantities, judged by the limits of the parameters of a fit.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Flat names of the quantities.
-    gradient : ndarray, shape (q, p)
-        Derivatives of the quantities with respect to the parameters of the fit.
-    sd : ndarray, shape (q,)
-        Standard deviations of the quantities.
-    of_fit : xarray.Dataset
-        Record of the fit's calibration.
-    measures : dict of str to ndarray, shape (q,), optional
-        Measures of the quantities; by default those that follow from the influences in the record. One that is NaN or
-        absent is the worst of the parameters that concern the quantity.
-
-    Returns
-    -------
-    xarray.Dataset
-        The group ``calibration`` of the quantities: dimension ``parameter``, the measures, ``calibrated``, and the
-        attributes ``method``, ``verdict``, ``reasons`` and ``reasons_of_fit`` of a calibration record.
+    `names` are their flat names, `gradient` (q, p) their derivatives with respect to the parameters, and `sd` (q,)
+    their standard deviations. `of_fit` is the record of the fit. `measures`, each (q,), are by default those that
+    follow from the influences in that record. One that is NaN or absent is the worst of the parameters that concern the
+    quantity. The group has the dimension ``parameter``, the measures, ``calibrated``, and the attributes ``method``,
+    ``verdict``, ``reasons`` and ``reasons_of_fit`` of a calibration record.
     """
     if not measures and "influence" in of_fit:
-        own = Influences(*of_fit["influence"].to_numpy())
-        measures = {name: one.of_influences(own, gradient) for name, one in MEASURES.items() if one.of_influences}
+        influences = Influences(*of_fit["influence"].to_numpy())
+        measures = {
+            name: one.of_influences(influences, gradient) for name, one in MEASURES.items() if one.of_influences
+        }
     concerns = np.square(_correlations(gradient, sd, of_fit)) > CONCERNS
-    columns = {name: _worst(of_fit, measure, concerns) for name, measure in MEASURES.items()}
-    for name, values in (measures or {}).items():
-        columns[name] = np.where(np.isnan(values), columns[name], values)
+    columns = {}
+    for name, measure in MEASURES.items():
+        of_parameters = of_fit[name].to_numpy()
+        worst = np.array([measure.worst_of(of_parameters[own]) for own in concerns])
+        own = worst if measures is None else measures.get(name, worst)
+        columns[name] = np.where(np.isnan(own), worst, own)
     judgement = judge(names, columns, source(of_fit.attrs["method"]))
     if said := of_fit.attrs["reasons_of_fit"]:
         of_all = said.split("\n")
@@ -92,12 +81,6 @@ def _correlations(gradient: Array, sd: Array, of_fit: xr.Dataset) -> Array:
     of_parameters = np.sqrt(np.maximum(np.diag(covariance), 0.0))
     moved, scale = gradient @ covariance, np.outer(sd, of_parameters)
     return np.divide(moved, scale, out=np.zeros_like(moved), where=scale > 0)
-
-
-def _worst(of_fit: xr.Dataset, measure: Measure, concerns: NDArray[np.bool_]) -> Array:
-    """Return the worst value of a measure over the parameters that concern each quantity (q, p); NaN if unknown."""
-    values = of_fit[measure.name].to_numpy()
-    return np.array([measure.worst_of(values[own]) for own in concerns])
 
 
 def derived_attributes(record: xr.Dataset | None, of_fit: dict[str, str]) -> dict[str, str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,30 +23,14 @@ from iwbayes.utils.arrays import Array
 from iwbayes.utils.threads import one_blas_thread
 
 
-class Refit(NamedTuple):
-    """Estimate (p,) in one rehearsal, and its standard deviation by the formula."""
-
-    theta: Array
-    sd: Array
-
-
 @dataclass(frozen=True, eq=False)
 class Rehearsed:
-    """Estimates of a model over rehearsals.
+    """Estimates of a model over rehearsals."""
 
-    Parameters
-    ----------
-    deviations : ndarray, shape (rehearsal, p)
-        D_b; NaN if the refit failed.
-    formula_sd : ndarray, shape (rehearsal, p)
-        Standard deviation by the formula in that rehearsal.
-    misfit : float
-        As in `Rehearsals`: mean square error of the release's rows in an unmeasured direction of variance one. The
-        replays do not show this error. NaN if nothing was measured.
-    """
-
-    deviations: Array
-    formula_sd: Array
+    deviations: Array  # (rehearsal, p): D_b; NaN if the refit failed
+    formula_sd: Array  # (rehearsal, p): standard deviation by the formula in that rehearsal
+    #: As in `Rehearsals`: mean square error of the release's rows in an unmeasured direction of variance one, which
+    #: replays do not show; NaN if nothing was measured.
     misfit: float
 
     @property
@@ -67,48 +50,23 @@ class Rehearsed:
 
     @property
     def coverage(self) -> Array:
-        """Share of rehearsals, (p,), in which the formula's interval covers the rehearsed value.
-
-        Failed refits count as misses.
-        """
+        """Share of rehearsals, (p,), in which the formula's interval covers the value; failed refits are misses."""
         inside = (np.abs(self.deviations) <= QUANTILE * self.formula_sd).mean(axis=0)
         return np.where(np.isnan(self.deviations).all(axis=0), np.nan, inside)
 
-    def columns(self, sd: Array, measures: dict[str, Array]) -> dict[str, Array]:
-        """Return columns of a record: `sd` (p,) of estimates before the prior, and errors of the measures."""
-        covered = measures["rehearsed_coverage"]
-        se = np.sqrt(covered * (1 - covered) / len(self.deviations))
-        return {"sd_rehearsed": sd, "sd_formula": sd / measures["length_ratio"], "rehearsed_coverage_se": se}
+    def spread(self, *, normal: bool = False) -> Spread:
+        """Return variances (p,) of D_b about zero, and of the error that rehearsals cannot show.
 
-    @property
-    def facts(self) -> dict[str, Any]:
-        """Facts of a record: number of rehearsals, share of failed refits, error that rehearsals cannot show."""
-        return {
-            "n_rehearsals": len(self.deviations),
-            "failed_refits": self.failed_share,
-            "unrehearsed_misfit": self.misfit,
-        }
-
-    @property
-    def spread(self) -> Spread:
-        """Variances (p,) of D_b about zero, and of the error that rehearsals cannot show.
-
-        The t quantile of few rehearsals is left to the draws. If refits failed, the variance is increased as if each
-        failed refit were a miss.
+        If refits failed, the variance is increased as if each were a miss. The t quantile of few rehearsals is left to
+        the draws; for `normal` draws, the interval at `LEVEL` is as long as that of the t distribution.
         """
         variance = np.mean(np.square(self.deviations[self.succeeded]), axis=0)
         level = min(LEVEL / (1 - self.failed_share), 1 - 1e-3)
         nu = self.degrees_of_freedom
         wider = stdtrit(nu, (1 + level) / 2) / stdtrit(nu, (1 + LEVEL) / 2)
         unrehearsed = 0.0 if np.isnan(self.misfit) else self.misfit
-        return Spread(variance * wider**2, unrehearsed, self.coverage)
-
-    @property
-    def normal_spread(self) -> Spread:
-        """The same for normal draws: the interval at `LEVEL` is then as long as that of the t distribution."""
-        tails = stdtrit(self.degrees_of_freedom, (1 + LEVEL) / 2) / QUANTILE
-        variance, unrehearsed, coverage = self.spread
-        return Spread(variance * tails**2, unrehearsed * tails**2, coverage)
+        tails = stdtrit(nu, (1 + LEVEL) / 2) / QUANTILE if normal else 1.0
+        return Spread(variance * wider**2 * tails**2, unrehearsed * tails**2, self.coverage)
 
 
 def rehearse_estimates(posterior: WeightedPosterior, mode: Mode, release: Release, rehearsals: Rehearsals) -> Rehearsed:
@@ -123,7 +81,7 @@ def rehearse_estimates(posterior: WeightedPosterior, mode: Mode, release: Releas
     # estimate of the likelihood alone; the other parts of a calibrated normal are not needed
     alone = replace(LikelihoodTerms.at(posterior, start), gradients_at=None, scores_at=None, curvatures=None)
     own = calibrate_normal(alone, prior=posterior.prior, n_private=release.n_private)
-    found: list[Refit | None] = []
+    found: list[tuple[Array, Array] | None] = []
     # while the model is fitted to one replay, the next one is read and its features are computed
     with one_blas_thread(), ThreadPoolExecutor(1) as ahead:
         following = ahead.submit(_read, rehearsals, 0)
@@ -139,8 +97,8 @@ def rehearse_estimates(posterior: WeightedPosterior, mode: Mode, release: Releas
             "Use a simpler model, or request a release with more private rows or a larger epsilon."
         )
     gap = np.full(len(start.theta), np.nan)
-    deviations = np.stack([gap if one is None else one.theta - own.likelihood_mean for one in found])
-    return Rehearsed(deviations, np.stack([gap if one is None else one.sd for one in found]), rehearsals.misfit)
+    theta, sd = (np.stack([gap if one is None else one[part] for one in found]) for part in (0, 1))
+    return Rehearsed(theta - own.likelihood_mean, sd, rehearsals.misfit)
 
 
 def _read(rehearsals: Rehearsals, index: int) -> tuple[Release, ReleasedTilt | None]:
@@ -148,8 +106,10 @@ def _read(rehearsals: Rehearsals, index: int) -> tuple[Release, ReleasedTilt | N
     return replay, ReleasedTilt.of(replay)
 
 
-def _refit(posterior: WeightedPosterior, start: Array, replay: Release, tilt: ReleasedTilt | None) -> Refit | None:
-    """Fit the model to a replay; None if that fails."""
+def _refit(
+    posterior: WeightedPosterior, start: Array, replay: Release, tilt: ReleasedTilt | None
+) -> tuple[Array, Array] | None:
+    """Return the estimate (p,) in a replay and its standard deviation by the formula; None if the fit fails."""
     values = replay.weights.values
     try:
         other = posterior.on_rows(replay.synthetic, values * (posterior.weights.sum() / values.sum()))
@@ -157,8 +117,7 @@ def _refit(posterior: WeightedPosterior, start: Array, replay: Release, tilt: Re
         normal = calibrate_normal(terms, prior=other.prior, n_private=replay.n_private, tilt=tilt)
     except (RuntimeError, ValueError, np.linalg.LinAlgError):
         return None
-    sd = np.sqrt(np.maximum(np.diag(normal.likelihood_covariance), 0.0))
-    return Refit(normal.likelihood_mean, sd)
+    return normal.likelihood_mean, np.sqrt(np.maximum(np.diag(normal.likelihood_covariance), 0.0))
 
 
 def rehearsed_tails(draws: Array, center: Array, found: Rehearsed, rng: np.random.Generator) -> Array:

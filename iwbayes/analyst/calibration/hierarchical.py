@@ -1,22 +1,20 @@
 """Calibrated posteriors of models whose prior has its own parameters: sampled, instead of moved draws.
 
-Hyperparameters, such as the mean and the scale of group effects, appear in no row's likelihood. A normal at the joint
-mode describes them poorly: the mode of a scale is far from most of its mass, and may not exist. The calibrated
-likelihood is a normal in the other parameters only. It is cheap to evaluate because it needs no rows, so its product
-with the exact prior can be sampled.
+Hyperparameters, such as the scale of group effects, appear in no row's likelihood. A normal at the joint mode, which
+may not exist, describes them poorly. The calibrated likelihood is a normal in the other parameters only. It needs no
+rows, so its product with the exact prior can be sampled at little cost.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from iwbayes.analyst.calibration.from_rehearsals import Rehearsed
-from iwbayes.analyst.calibration.record import Judged
+from iwbayes.analyst.calibration.measure import Judged
 from iwbayes.analyst.calibration.sandwich import CalibratedNormal
 from iwbayes.analyst.inference.nuts import SamplingSettings
 from iwbayes.analyst.inference.weight_draws import ComponentAssignment, draw_densities, sample_statistics
@@ -36,25 +34,8 @@ _PROPOSALS = 16
 _TARGET_ACCEPT = 0.95
 
 
-def nonquadraticity(terms: ModelPosterior, mode: Array, curvature: Array, draws: Array) -> float:
-    """Return how far the weighted log likelihood is from quadratic over the posterior.
-
-    It is the standard deviation, over draws (sample, p) of the weighted posterior, of the difference between the log
-    likelihood and its second-order Taylor polynomial at the mode. `curvature` is minus the Hessian there. At most 200
-    draws are used, evenly spaced. The result is infinite if the likelihood is not finite at a draw.
-    """
-    used = draws[np.linspace(0, len(draws) - 1, min(_COMPARED, len(draws))).astype(int)]
-    away = used - mode
-    quadratic = away @ terms.likelihood_gradient(mode) - 0.5 * np.einsum("ij,jk,ik->i", away, curvature, away)
-    left = terms.log_likelihoods(used) - quadratic
-    return float(np.std(left)) if np.isfinite(left).all() else float("inf")
-
-
 class GivenOthers(WeightedPosterior):
-    """Weighted posterior of the parameters that the rows inform, given fixed values of all others.
-
-    `at` (p,) contains the fixed values, and `informed` (p,) marks the parameters that are not fixed.
-    """
+    """Weighted posterior of the parameters that the rows inform, `informed` (p,), given values `at` (p,) of all."""
 
     def __init__(self, terms: ModelPosterior, at: Array, informed: NDArray[np.bool_]) -> None:
         self.terms, self.at, self.informed = terms, at, informed
@@ -114,67 +95,51 @@ class GivenOthers(WeightedPosterior):
         return found
 
 
-@dataclass(frozen=True, eq=False)
-class Hierarchy:
-    """A weighted posterior whose likelihood is calibrated in some parameters, given fixed values of the others.
+def sample_with_prior(
+    given: GivenOthers,
+    mode: Mode,
+    normal: CalibratedNormal,
+    draws: Array,
+    settings: SamplingSettings,
+    rng: np.random.Generator,
+) -> tuple[Array, xr.Dataset, Judged]:
+    """Draw (sample, p) from the likelihood that was calibrated at a mode, times the prior; first chain first.
 
-    `mode` is the mode of the parameters that the likelihood informs, and `normal` their calibrated likelihood and
-    posterior there.
+    `draws` (sample, p) of the weighted posterior provide the starting point. Returns group sample_stats, and measures
+    of all parameters too, NaN for the fixed ones. ``nonquadraticity`` is the deviation, over these draws, of the
+    weighted log likelihood less its Taylor polynomial at the mode; infinite if it is not finite at a draw.
     """
-
-    given: GivenOthers
-    mode: Mode
-    normal: CalibratedNormal
-
-    @property
-    def center(self) -> Array:
-        """The mode, together with the fixed values of the other parameters, shape (p,)."""
-        return self.given.whole(self.mode.theta)
-
-    @property
-    def curvature(self) -> Array:
-        """Minus the Hessian (p, p) of the weighted log likelihood at the mode; zero for parameters no row informs."""
-        inside = self.given.informed
-        whole = np.zeros((len(inside), len(inside)))
-        whole[np.ix_(inside, inside)] = self.mode.curvature
-        return whole
-
-    def judged(self, draws: Array) -> Judged:
-        """Return measures of all parameters, NaN for the fixed ones; `draws` (sample, p) are weighted ones."""
-        given, center, normal = self.given, self.center, self.normal
-        facts = normal.facts | {
-            "prior_directions": normal.prior_directions + int((~given.informed).sum()),
-            "nonquadraticity": nonquadraticity(given.terms, center, self.curvature, draws),
-        }
-        measures = {name: given.placed(values) for name, values in normal.measures.items()}
-        return Judged(measures, facts, None, given.informed, given.terms.prior(center)[1] != 0)
-
-    def of_all(self, found: Rehearsed) -> Rehearsed:
-        """Return rehearsed estimates of all parameters, NaN for the fixed ones."""
-        placed = self.given.placed
-        return Rehearsed(placed(found.deviations), placed(found.formula_sd), found.misfit)
-
-    def sample(self, draws: Array, settings: SamplingSettings, rng: np.random.Generator) -> tuple[Array, xr.Dataset]:
-        """Draw (sample, p) from calibrated likelihood times prior, first chain first, with group sample_stats.
-
-        `draws` (sample, p) of the weighted posterior provide the starting point. Method "auto" uses NUTS if k-hat of
-        importance sampling is too large; method "laplace" raises RuntimeError in that case.
-        """
-        terms, informed, curvature = self.given.terms, self.given.informed, self.curvature
-        mean, precision = self.given.whole(self.normal.likelihood_mean), np.zeros_like(curvature)
-        precision[np.ix_(informed, informed)] = self.normal.likelihood_precision
-        density = _CalibratedDensity(terms, mean, precision)
-        settings = replace(settings, sampler={"target_accept": _TARGET_ACCEPT, **settings.sampler})
-        n = _PROPOSALS * settings.chains * settings.draws
-        # center and precision of the weighted draws, with their likelihood replaced by the calibrated one
-        center = draws.mean(axis=0)
-        own = np.linalg.inv(np.atleast_2d(np.cov(draws, rowvar=False)))
-        shape = np.asarray(own - curvature + precision, dtype=np.float64)
-        pull = precision @ (mean - center) - terms.likelihood_gradient(center)
-        near = (density, center + np.linalg.solve(shape, pull), (shape + shape.T) / 2)
-        found = draw_densities([near], settings, settings.draws, rng, proposals=n)
-        alone = ComponentAssignment.random(1, settings.chains, settings.draws, rng)
-        return found[0].theta.reshape(-1, len(mean)), sample_statistics(found, alone)
+    terms, informed, center = given.terms, given.informed, given.whole(mode.theta)
+    mean, curvature = given.whole(normal.likelihood_mean), np.zeros((len(informed), len(informed)))
+    precision = np.zeros_like(curvature)  # both zero for parameters that no row informs
+    curvature[np.ix_(informed, informed)] = mode.curvature
+    precision[np.ix_(informed, informed)] = normal.likelihood_precision
+    density = _CalibratedDensity(terms, mean, precision)
+    settings = replace(settings, sampler={"target_accept": _TARGET_ACCEPT, **settings.sampler})
+    n = _PROPOSALS * settings.chains * settings.draws
+    # center and precision of the weighted draws, with their likelihood replaced by the calibrated one
+    start = draws.mean(axis=0)
+    own = np.linalg.inv(np.atleast_2d(np.cov(draws, rowvar=False)))
+    shape = np.asarray(own - curvature + precision, dtype=np.float64)
+    pull = precision @ (mean - start) - terms.likelihood_gradient(start)
+    near = (density, start + np.linalg.solve(shape, pull), (shape + shape.T) / 2)
+    found = draw_densities([near], settings, settings.draws, rng, proposals=n)
+    alone = ComponentAssignment.random(1, settings.chains, settings.draws, rng)
+    used = draws[np.linspace(0, len(draws) - 1, min(_COMPARED, len(draws))).astype(int)]
+    away = used - center
+    quadratic = away @ terms.likelihood_gradient(center) - 0.5 * np.einsum("ij,jk,ik->i", away, curvature, away)
+    left = terms.log_likelihoods(used) - quadratic
+    judged = Judged(
+        measures={name: given.placed(values) for name, values in normal.measures.items()},
+        facts=normal.facts
+        | {
+            "prior_directions": normal.prior_directions + int((~informed).sum()),
+            "nonquadraticity": float(np.std(left)) if np.isfinite(left).all() else float("inf"),
+        },
+        informed=informed,
+        linked=terms.prior(center)[1] != 0,
+    )
+    return found[0].theta.reshape(-1, len(mean)), sample_statistics(found, alone), judged
 
 
 class _CalibratedDensity(LogDensity):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from iwbayes.analyst.calibration.influences import Influences
 from iwbayes.analyst.calibration.meat import Meat
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.utils.arrays import Array
@@ -21,39 +20,20 @@ CurvaturesAt: TypeAlias = Callable[[NDArray[np.intp], Array, Array], Array]
 
 #: Source of the covariance behind calibrated intervals.
 How = Literal["formula", "rehearsals", "pool"]
+#: Below this share of a parameter's variance, the tilt counts as having no effect on the parameter.
+NO_PULL = 1e-12
 
 
 @dataclass(frozen=True)
 class Check:
-    """One number against its limit: a row of the diagnostics table.
-
-    Parameters
-    ----------
-    name : str
-        Name of the diagnostic.
-    value : object
-        Its value, usually a number.
-    threshold : object
-        Its limit; NaN if there is none.
-    verdict : {"ok", "warn", "fail", "info"}
-        "fail" takes a fit out of the domain of calibration. "info" is not a judgement.
-    what_to_do : str
-        What the value means and what to do about it.
-    sign : {"<", ">", ""}
-        How a good value compares with the threshold.
-    """
+    """One number against its limit: a row of the diagnostics table."""
 
     name: str
-    value: Any
-    threshold: Any
-    verdict: str
-    what_to_do: str
-    sign: str = ""
-
-    @property
-    def reason(self) -> str:
-        """Return value, threshold, meaning and next step, as one text for a warning."""
-        return self.reason_for("")
+    value: Any  # usually a number
+    threshold: Any  # NaN if there is none
+    verdict: str  # "ok", "warn", "fail" (takes a fit out of the domain of calibration) or "info" (is no judgement)
+    what_to_do: str  # what the value means and what to do about it
+    sign: str = ""  # how a good value compares with the threshold: "<" or ">"
 
     @property
     def badness(self) -> float:
@@ -63,8 +43,8 @@ class Check:
         value, limit = max(float(self.value), 1e-300), max(float(self.threshold), 1e-300)
         return value / limit if self.sign == "<" else limit / value
 
-    def reason_for(self, parameters: str) -> str:
-        """Return the reason with the names of the parameters that it concerns."""
+    def reason(self, parameters: str = "") -> str:
+        """Return value, threshold, parameters concerned, meaning and next step, as one text for a warning."""
         of = f" ({parameters})" if parameters else ""
         if not self.sign:
             return f"{self.name} {self.value}{of}: {self.what_to_do}"
@@ -97,17 +77,62 @@ def above(name: str, value: float, limit: float, what_to_do: str, *, bad: str = 
     return below(name, value, limit, what_to_do, bad=bad, sign=">")
 
 
-class Slope(NamedTuple):
-    """Where the curvature enters the judged quantities: J^-1 and scores of the parameters, and how they depend on them.
+class Influences(NamedTuple):
+    """Second moments of the influence functions of estimates, each (p, p), and the parts of their variance.
 
-    `gradient` (q, p) is None if the quantities are the parameters. `curvatures` is None if it is not available.
+    The influence of row i is ``J^-1 s_i``. A quantity with gradient a, such as a contrast, has the influence function
+    ``a J^-1 s_i``, so these matrices judge every linear combination of the estimates as well.
     """
 
-    bread: Array  # (p, p)
+    total: Array  # of one row
+    spanned: Array  # the part that the tilt's features span
+    noise: Array  # of the released moments
+    misfit: Array  # variance of the estimates due to features that the tilt does not use; NaN if unknown
+    variance: Array  # whole variance of the estimates
+
+    @classmethod
+    def of(cls, meat: Meat, bread: Array) -> Influences | None:
+        """Compute the matrices from the meat and J^-1 (p, p); None without a tilt."""
+        if meat.tilt is None:
+            return None
+        pull = bread @ meat.tilt.slope
+        misfit = np.full_like(bread, np.nan) if np.isnan(meat.misfit.value) else bread @ meat.misfit_meat @ bread
+        total, variance = (bread @ part @ bread for part in (meat.scores.information, meat.total))
+        return cls(total, (pull * meat.tilt.h) @ pull.T, pull @ meat.tilt.noise @ pull.T, misfit, variance)
+
+    def along(self, gradient: Array | None) -> Influences:
+        """Return the parts (q,) for quantities with a gradient (q, p), or for the estimates."""
+        if gradient is None:
+            return Influences(*map(np.diag, self))
+        return Influences(*(np.einsum("ij,jk,ik->i", gradient, part, gradient) for part in self))
+
+
+def rows_behind(influences: Array, shares: Array, n_private: float) -> Array:
+    """Return the effective numbers (q,) of private rows behind influences (row, q); they are small for rare levels."""
+    squares = np.square(influences - shares @ influences)
+    second, fourth = np.square(shares @ squares), shares @ np.square(squares)
+    return np.asarray(n_private * np.divide(second, fourth, out=np.full_like(second, np.inf), where=fourth > 0))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Judged:
+    """What p estimates are judged by: measures (p,) by name, NaN where unknown, and facts of the whole fit."""
+
+    measures: dict[str, Array]
+    facts: dict[str, Any]
+    influences: Influences | None = None  # they judge functions of the parameters; None without a tilt
+    informed: NDArray[np.bool_] | None = None  # (p,): parameters that the likelihood depends on, all if None
+    linked: NDArray[np.bool_] | None = None  # (p, p): pairs of parameters that the prior connects
+
+
+class Slope(NamedTuple):
+    """Where the curvature of the log likelihood of p parameters enters q judged quantities."""
+
+    bread: Array  # (p, p): J^-1
     scores: Array  # (row, p)
     information: Array  # (p, p), covariance of the scores of one row
-    curvatures: CurvaturesAt | None
-    gradient: Array | None = None
+    curvatures: CurvaturesAt | None  # None if they are not available
+    gradient: Array | None = None  # (q, p); None if the quantities are the parameters
 
 
 class Drawn(NamedTuple):
@@ -119,23 +144,19 @@ class Drawn(NamedTuple):
 
 
 class Replayed(NamedTuple):
-    """Variances (q,) of estimates by the formula, by rehearsals, and of other errors, and the coverage (q,).
-
-    The coverage is the share of rehearsals in which the 90 % interval of the formula contains the rehearsed value.
-    """
+    """Variances (q,) of estimates by the formula, by rehearsals, and of errors that these cannot show."""
 
     formula: Array
     variance: Array
     unrehearsed: Array
-    coverage: Array
+    coverage: Array  # (q,), share of rehearsals in which the 90 % interval of the formula has the rehearsed value
 
 
 @dataclass(frozen=True, eq=False)
 class Estimates:
     """What is known about q estimates at the mode of a weighted posterior: all that measures are computed from.
 
-    The influence of row i on them is ``bread s_i``. For quantities of a fit, such as averages, the scores are their
-    influences, and the bread is the identity.
+    The influence of row i is ``bread s_i``. For averages the scores are influences, and the bread is the identity.
     """
 
     scores: Array  # (row, q)
@@ -151,60 +172,45 @@ class Estimates:
     score_ratio: Array | None = None  # (q,), of score tests
     model_variance: Array | None = None  # (q,), by the curvature alone, prior included
     model_excess: Array | None = None  # (q,): what the variance of the scores adds to it
-    more: dict[str, Array] = field(default_factory=dict)
 
-    @property
-    def size(self) -> int:
-        """Number of estimates."""
-        return len(self.bread)
+
+def everywhere(limit: float | str) -> dict[How, float | str]:
+    """Return the limits of a measure that has the same one, or none, for every source of intervals."""
+    return dict.fromkeys(get_args(How), limit)
 
 
 @dataclass(frozen=True, eq=False)
 class Measure:
-    """A number that judges an estimate.
+    """A number that judges an estimate."""
 
-    Parameters
-    ----------
-    name : str
-        Its name in records, diagnostics, warnings and documentation.
-    meaning : str
-        What the number is, in one or two sentences.
-    what_to_do : str or callable
-        What a bad value means and what to do about it; or a function of the value.
-    remedy : str
-        What to do in a few words, for the table of the documentation.
-    compute : callable
-        From `Estimates` to values (q,), NaN where unknown; None if it is unknown for all.
-    limits : dict of How to float or str
-        Limit for each source of intervals, or the reason why it does not apply to them.
-    theory : str
-        Anchor in docs/theory.md.
-    worst : {"largest", "smallest"}
-        Which values are bad.
-    of_influences : callable, optional
-        From `Influences` and a gradient (q, p) to the values (q,) of any quantities with this gradient.
-    unknown : str
-        What an unknown value means.
-    listed : tuple of How
-        Sources for which diagnostics list the value of each parameter, and not the worst one only.
-    """
-
-    name: str
-    meaning: str
-    what_to_do: str | Callable[[float], str]
-    remedy: str
-    compute: Callable[[Estimates], Array | None]
-    limits: Mapping[How, float | str]
-    theory: str
-    worst: Literal["largest", "smallest"] = "largest"
+    name: str  # in records, diagnostics, warnings and documentation
+    meaning: str  # what the number is, in one or two sentences
+    limits: Mapping[How, float | str]  # for each source of intervals, or the reason why none applies to them
+    theory: str  # anchor in docs/theory.md
+    what_to_do: str | Callable[[float], str] = ""  # what a bad value means, and what to do; or a function of the value
+    remedy: str = ""  # what to do in a few words, for the table of the documentation
+    #: From estimates to values (q,), NaN where unknown; None if it is unknown for all.
+    compute: Callable[[Estimates], Array | None] | None = None
+    #: In place of `compute`: from influences and a gradient (q, p) to the values (q,) of quantities with this gradient.
     of_influences: Callable[[Influences, Array | None], Array] | None = None
-    unknown: str = "Its value is unknown for this fit."
+    worst: Literal["largest", "smallest"] = "largest"  # which values are bad
+    unknown: str = "Its value is unknown for this fit."  # what an unknown value means
+    #: Sources for which diagnostics list the value of each parameter, and not the worst one only.
     listed: tuple[How, ...] = ("formula", "rehearsals", "pool")
 
     @property
     def worst_name(self) -> str:
         """Name of the worst value in the attributes of a record."""
         return f"{self.name}_{'max' if self.worst == 'largest' else 'min'}"
+
+    def of(self, at: Estimates) -> Array:
+        """Return the values (q,) of estimates; NaN where unknown."""
+        found = None
+        if self.compute is not None:
+            found = self.compute(at)
+        elif self.of_influences is not None and at.influences is not None:
+            found = self.of_influences(at.influences, None)
+        return np.full(len(at.bread), np.nan) if found is None else found
 
     def worst_of(self, values: Array) -> float:
         """Return the worst of the known values; NaN if none is known."""

@@ -15,7 +15,6 @@ from iwbayes.analyst.released_tilt import NOISE_AWARE, ReleasedTilt, is_noise_aw
 from iwbayes.release import Release
 from iwbayes.release.weights import Weights
 from iwbayes.utils import checks
-from iwbayes.utils.arrays import Array
 
 
 def noise_aware_weights(
@@ -66,22 +65,20 @@ def noise_aware_weights(
 
     Notes
     -----
-    The released mean is m~ = m + zeta. Here m is the private rows' mean of the features phi, and Sigma is the
-    covariance of zeta. The tilt of the private rows has the posterior ``p(b | m~) prop. to N(m~; m(b), Sigma)
-    N(b; 0, tau^2 I)``, where m(b) is the mean of phi under the weights ``w0 exp(b.phi)``. The prior is that of the
-    released weights: tau is one in units of the synthetic standard deviation, and b = 0 is the base w0, the best guess
-    before the measurement. The base is ``w / exp(b.phi)`` with the released b. Noise that is not normal (the cube
-    mechanism's) enters by its covariance, as in the sandwich.
+    The released mean is m~ = m + zeta, with m the private rows' mean of the features phi and Sigma the covariance of
+    zeta. The tilt has the posterior ``p(b | m~) prop. to N(m~; m(b), Sigma) N(b; 0, tau^2 I)``, where m(b) is the mean
+    of phi under the weights ``w0 exp(b.phi)``. The prior is that of the released weights (tau is one in units of the
+    synthetic standard deviation), and the base w0 is ``w / exp(b.phi)`` with the released b. Noise that is not normal
+    enters by its covariance. Sigma excludes the sampling of N rows, which the posterior of theta under each weight draw
+    includes.
 
-    Sigma includes the privacy noise only, without H/N, the sampling of N rows: given b, a weight draw represents the
-    private sample, and the posterior of theta with total N includes that sampling. With J the curvature, C and H as in
-    `calibrate`, the mixture has the covariance ``J^-1/N + J^-1 C H^-1 Sigma H^-1 C' J^-1``. The sandwich has
-    ``J^-1 [C H^-1 (H/N + Sigma) H^-1 C' + sum p_i^2 r_i r_i'] J^-1``, with r_i the residual of the scores on phi. The
-    two agree if phi spans the scores and the model is right (J = C H^-1 C'). Otherwise they differ in two ways:
+    With J, C and H as in docs/theory.md, the mixture has the covariance ``J^-1/N + J^-1 C H^-1 Sigma H^-1 C' J^-1``.
+    The sandwich has ``J^-1 [C H^-1 (H/N + Sigma) H^-1 C' + sum p_i^2 r_i r_i'] J^-1``, with r_i the residual of the
+    scores on phi. The two agree if phi spans the scores and the model is right (J = C H^-1 C'). Otherwise they differ:
 
     - The residual varies by Var(r)/N in the mixture and by Var(r)/ESS in the sandwich, because synthetic rows are a
       sample as well. If their effective number ESS is below N, each weight draw therefore multiplies the rows by gamma
-      variables of mean one and variance 1 - ESS/N, and moves its tilt back to m(b). Var(r)/N then becomes Var(r)/ESS.
+      variables of mean one and variance 1 - ESS/N, and moves its tilt back to m(b).
     - The mixture uses J in place of the variance of the scores. If the model does not fit, such as Poisson for
       overdispersed counts, the mixture is as narrow as the model's own posterior, and the sandwich is not.
 
@@ -107,22 +104,16 @@ def noise_aware_weights(
     rng = np.random.default_rng(random_seed)
     own = release.weights
     positive = np.isfinite(own.log_weights[0])
-    base, start = tilt.base_and_coefficients
-    posterior = TiltPosterior(tilt.features[positive], base[positive], tilt.value, tilt.noise)
-    b = draw_tilts(posterior, start, n_draws, method=method, sampler=options, rng=rng)
+    posterior = TiltPosterior(tilt.features[positive], tilt.base[positive], tilt.value, tilt.noise)
+    assert tilt.coefficients is not None  # noqa: S101 - a release's tilt has them
+    b = draw_tilts(posterior, tilt.coefficients, n_draws, method=method, sampler=options, rng=rng)
+    variance = 1 - own.ess / release.n_private
+    # synthetic rows vary as a sample, if they are worth fewer rows than the private ones
+    multipliers, b = row_noise(posterior, b, variance, rng) if variance > 0 else (0.0, b)
     log_weights = np.full((n_draws, len(own)), -np.inf)
-    log_weights[:, positive] = _drawn_weights(posterior, b, 1 - own.ess / release.n_private, rng)
+    log_weights[:, positive] = multipliers + (b @ posterior.phi.T + posterior.base)
     log_weights -= logsumexp(log_weights, axis=1, keepdims=True) - np.log(len(own))
     return Weights(log_weights, NOISE_AWARE + own.method, own.steps, own.measurement)
-
-
-def _drawn_weights(posterior: TiltPosterior, b: Array, variance: float, rng: np.random.Generator) -> Array:
-    """Return log weights (draw, row) for coefficients (draw, k), with the sampling of synthetic rows if ESS < N."""
-    if variance <= 0:
-        return b @ posterior.phi.T + posterior.base
-    log_multipliers, moved = row_noise(posterior, b, variance, rng)
-    log_multipliers += moved @ posterior.phi.T + posterior.base
-    return log_multipliers
 
 
 def _tilt_to_draw(release: Any) -> ReleasedTilt:

@@ -1,103 +1,61 @@
-"""Record of a calibration: measures of each parameter, how much it moved, and the verdict."""
+"""Record of a calibration: measures of each parameter, how much it moved, the verdict, and marks in the posterior."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
-from numpy.typing import NDArray
 
-from iwbayes.analyst.calibration.influences import Influences
-from iwbayes.analyst.calibration.measure import Check
+from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.calibration.measure import Check, Judged
 from iwbayes.analyst.calibration.measures import MEASURES
-from iwbayes.analyst.calibration.release_limits import weight_facts
-from iwbayes.analyst.calibration.sandwich import CalibratedNormal
 from iwbayes.analyst.calibration.verdict import Judgement, judge, source, with_verdict
-from iwbayes.analyst.released_tilt import ReleasedTilt
-from iwbayes.release import Release
 from iwbayes.utils.arrays import Array
+from iwbayes.utils.display import wrapped
+from iwbayes.utils.warnings import CalibrationWarning
 
-NAN = float("nan")
+#: Variable of a posterior that repeats the draws of the scalars that are not calibrated.
+NOT_CALIBRATED = "not_calibrated"
+#: Most lines of a warning, and its last words.
+_WARNING_LINES, _SEE = 3, "See diagnose(release, idata)."
 
 
-@dataclass(frozen=True, eq=False)
-class Judged:
-    """What a record says of p parameters: measures (p,) by name, facts of the whole fit, and influences.
+def columns_of_draws(mean: Array, sd: Array, after: Array, between: Array | None = None) -> dict[str, Array]:
+    """Return columns (p,) of a record: mean and deviation before calibration, and those of draws (..., p) after it.
 
-    `informed` (p,) marks the parameters that the likelihood depends on, all if None. `linked` (p, p) marks the pairs of
-    parameters that the prior connects.
+    `between` is the standard deviation of the means over several weight draws.
     """
-
-    measures: dict[str, Array]
-    facts: dict[str, Any]
-    influences: Influences | None = None
-    informed: NDArray[np.bool_] | None = None
-    linked: NDArray[np.bool_] | None = None
-
-    @classmethod
-    def of(cls, normal: CalibratedNormal) -> Judged:
-        """Take them from a calibrated normal of all parameters."""
-        return cls(normal.measures, normal.facts, normal.influences)
-
-    @classmethod
-    def worst_of(cls, each: Sequence[Judged]) -> Judged:
-        """Return the worst values under several weight draws, without influences."""
-        measures = {
-            name: np.stack([one.measures[name] for one in each]).max(axis=0)
-            if measure.worst == "largest"
-            else np.stack([one.measures[name] for one in each]).min(axis=0)
-            for name, measure in MEASURES.items()
-        }
-        facts = {name: max(one.facts[name] for one in each) for name in each[0].facts}
-        return cls(measures, facts | {"likelihood_ess": min(one.facts["likelihood_ess"] for one in each)})
-
-    @classmethod
-    def unknown(cls, p: int) -> Judged:
-        """Return those of a posterior without a mode or scores."""
-        facts = dict.fromkeys(("kappa0", "misfit", "likelihood_ess"), NAN)
-        measures = {name: np.full(p, NAN) for name in MEASURES}
-        return cls(measures, facts | dict.fromkeys(("cut_directions", "prior_directions"), -1))
-
-
-@dataclass(frozen=True, eq=False)
-class Moved:
-    """Draws before and after calibration, each (sample, p), and the deviation of means between weight draws, (p,)."""
-
-    mean_before: Array
-    sd_before: Array
-    after: Array
-    between: Array
-    own: dict[str, Array] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, before: Array, after: Array, between: Array | None = None) -> Moved:
-        """Describe draws (..., p)."""
-        before, after = (np.reshape(draws, (-1, draws.shape[-1])) for draws in (before, after))
-        none = np.full(after.shape[1], NAN)
-        return cls(before.mean(axis=0), before.std(axis=0, ddof=1), after, none if between is None else between)
+    after = after.reshape(-1, len(mean))
+    return {
+        "mean_weighted": mean,
+        "sd_weighted": sd,
+        "mean_calibrated": after.mean(axis=0),
+        "sd_calibrated": after.std(axis=0, ddof=1),
+        "sd_between": np.full(len(mean), np.nan) if between is None else between,
+    }
 
 
 def calibration_record(
     names: Sequence[str],
     method: str,
     judged: Judged,
-    moved: Moved,
-    release: Release,
-    tilt: ReleasedTilt | None,
+    columns: dict[str, Array],
+    facts: dict[str, Any],
     *,
     of_all: Sequence[Check] = (),
     outside: str | None = None,
     unmeasured: str | None = None,
-    more: dict[str, Any] | None = None,
 ) -> xr.Dataset:
     """Describe a calibration: how much each parameter moved, and whether it was inside the domain of calibration.
 
-    `names` are flat names of the p unconstrained parameters. `of_all` are checks of the whole fit; `outside` is the
-    reason why nothing is calibrated, if it is known beforehand. `unmeasured` comes from `ReleasedTilt.unmeasured`.
-    `more` are further attributes.
+    `names` are flat names of the p unconstrained parameters. `columns` are those of the draws, and further ones (p,).
+    `facts` are those of the weights (`weight_facts`), and further attributes. `of_all` are checks of the whole fit;
+    `outside` is the reason why nothing is calibrated, if it is known beforehand. `unmeasured` comes from
+    `ReleasedTilt.unmeasured`.
 
     Returns
     -------
@@ -112,7 +70,7 @@ def calibration_record(
           ``rehearsed_coverage_se``, and ``deviation`` (rehearsal, parameter): estimate of each rehearsal less the
           release's, NaN if the refit failed;
         - ``influence`` (influence_part, parameter, other_parameter), for tilt weights: the matrices of `Influences`,
-          which judge functions of the parameters (`calibration_groups` makes a group of them).
+          which judge functions of the parameters; they become a separate group.
 
         Attributes: ``method`` ("tilt", "row sandwich", "rehearsals" or "pool"), ``weight_draws`` (their number),
         ``verdict`` ("calibrated", "calibrated in part" or "not calibrated"), ``reasons`` (text, one per line, empty if
@@ -123,31 +81,88 @@ def calibration_record(
         (the sentence). In pools, ``weight_draws_used`` is the number of weight draws behind the draws, and
         ``kappa_bound`` an upper bound of kappa of any parameter.
     """
-    columns = {name: judged.measures[name] for name in MEASURES} | moved.own
-    columns |= {
-        "mean_weighted": moved.mean_before,
-        "sd_weighted": moved.sd_before,
-        "mean_calibrated": moved.after.mean(axis=0),
-        "sd_calibrated": moved.after.std(axis=0, ddof=1),
-        "sd_between": moved.between,
-    }
     worst = {measure.worst_name: measure.worst_of(judged.measures[name]) for name, measure in MEASURES.items()}
-    facts = {"method": method, "weight_draws": 1, "nonquadraticity": NAN}
-    facts |= weight_facts(release, tilt) | worst | judged.facts | (more or {})
+    attrs = {"method": method, "weight_draws": 1, "nonquadraticity": np.nan} | worst | judged.facts | facts
     verdict = (
         judge(names, judged.measures, source(method), of_all, unmeasured=unmeasured, informed=judged.informed,
               linked=judged.linked)
         if outside is None
         else Judgement(np.zeros(len(names), dtype=bool), [outside], [outside])
     )  # fmt: skip
+    columns = {name: judged.measures[name] for name in MEASURES} | columns
     data: dict[str, Any] = {name: ("parameter", np.asarray(own, dtype=np.float64)) for name, own in columns.items()}
     if judged.influences is not None:
-        data["influence"] = (("influence_part", "parameter", "other_parameter"), judged.influences.array)
-    return with_verdict(xr.Dataset(data, coords={"parameter": list(names)}, attrs=facts), verdict)
+        data["influence"] = (("influence_part", "parameter", "other_parameter"), np.stack(judged.influences))
+    return with_verdict(xr.Dataset(data, coords={"parameter": list(names)}, attrs=attrs), verdict)
 
 
-def calibration_groups(record: xr.Dataset) -> dict[str, xr.Dataset]:
-    """Return the groups of a record: ``calibration``, and ``influence`` with the matrices of `Influences`, if known."""
-    if "influence" not in record:
-        return {"calibration": record}
-    return {"calibration": record.drop_vars("influence"), "influence": record[["influence"]].drop_attrs()}
+def verdict_attributes(record: xr.Dataset | None) -> dict[str, str]:
+    """Return the attributes of a posterior that repeat its record: ``calibration``, the method, and ``verdict``."""
+    if record is None:
+        return {"calibration": "none", "verdict": "not calibrated"}
+    return {"calibration": str(record.attrs["method"]), "verdict": str(record.attrs["verdict"])}
+
+
+def mark_uncalibrated(
+    posterior: xr.Dataset, record: xr.Dataset, made_of: Mapping[str, Collection[str]] | None = None
+) -> xr.Dataset:
+    """Add the variable ``not_calibrated``: a second copy of the draws of the scalars that are not calibrated.
+
+    Summaries and plots of the posterior then name these scalars. `made_of` maps each deterministic variable to the free
+    variables that it is computed from. Deterministics with one value per row are left out. No variable is added if all
+    parameters are calibrated.
+    """
+    names = [str(name) for name in record["parameter"].to_numpy()]
+    homes = [_variable_of(name, posterior) for name in names]
+    wanted: dict[str, set[str]] = {}
+    for name, home, good in zip(names, homes, record["calibrated"].to_numpy(), strict=True):
+        if home and not good:
+            wanted.setdefault(home, set()).add(name.replace(name.split("[")[0], home, 1))
+    made = [
+        name
+        for name, of in (made_of or {}).items()
+        if name in posterior and wanted.keys() & set(of) and record.attrs["n_synthetic"] not in posterior[name].shape
+    ]
+    found: dict[str, Array] = {}
+    for home in [*wanted, *made]:
+        flat = arviz_compat.scalars(posterior[[home]])
+        # an axis of a transformed variable, such as a simplex, may have a different length
+        whole = home in made or homes.count(home) != len(flat) or not wanted[home] <= flat.keys()
+        found |= {name: draws for name, draws in flat.items() if whole or name in wanted[home]}
+    if not found:
+        return posterior
+    shape = (posterior.sizes["chain"], posterior.sizes["draw"])
+    marked = np.stack([draws.reshape(shape) for draws in found.values()], axis=-1)
+    dims = ("chain", "draw", f"{NOT_CALIBRATED}_dim")
+    return posterior.assign({NOT_CALIBRATED: (dims, marked)}).assign_coords({dims[2]: list(found)})
+
+
+def summary_with_stars(idata: arviz_compat.ArvizObject) -> pd.DataFrame:
+    """Summarise a posterior; if only some scalars are calibrated, a star follows the names of the others."""
+    table, prefix = arviz_compat.summary(idata), f"{NOT_CALIBRATED}["
+    marked = {name.removeprefix(prefix)[:-1] for name in table.index if name.startswith(prefix)}
+    table = table[[not name.startswith(prefix) for name in table.index]]
+    return table.rename(lambda name: f"{name} *" if name in marked else name) if len(marked) < len(table) else table
+
+
+def _variable_of(name: str, posterior: xr.Dataset) -> str | None:
+    """Return the posterior variable that a parameter belongs to; ``sigma_log__`` is PyMC's name of a transform."""
+    base = name.split("[")[0]
+    if base in posterior:
+        return base
+    fitting = [str(own) for own in posterior.data_vars if base.startswith(f"{own}_") and base.endswith("__")]
+    return max(fitting, key=len, default=None)
+
+
+def warn_outside_domain(record: xr.Dataset) -> None:
+    """Issue a CalibrationWarning of at most three lines, at the caller of a door, if not all is calibrated."""
+    if record.attrs["verdict"] == "calibrated":
+        return
+    good = record["calibrated"].to_numpy()
+    first = str(record.attrs["reasons"]).split("\n")[0]
+    who = f"{np.sum(~good)} of {len(good)} parameters " if good.any() else ""
+    text = whole = f"{who}not calibrated: {first}"
+    while wrapped(f"{text} {_SEE}").count("\n") >= _WARNING_LINES:
+        whole = whole.rsplit(" ", 1)[0]
+        text = f"{whole} ..."
+    warnings.warn(f"{text} {_SEE}", CalibrationWarning, stacklevel=4)

@@ -1,15 +1,9 @@
 """Sandwich covariance at the mode of a weighted posterior, with the noise of tilt weights: arrays only.
 
-The covariance of the weighted posterior alone is J^-1/N, which treats the weights as exact. Here the likelihood gets
-the covariance of its estimating equation instead, and the prior is put back unchanged, in three steps:
-
-1. the meat V (`Meat`) adds the noise of the released moments, the misfit of the rows in unmeasured directions, and the
-   second-order effect of the moments' uncertainty;
-2. the calibrated likelihood is ``N(theta_L, J^-1 V J^-1)``, on the directions that the rows inform;
-3. the posterior is described by the mode and the curvature of this likelihood times the prior.
-
-Notation: p_i = w_i / sum w, s_i the gradient of log f(x_i | theta), phi_i the tilt's features, mu and H their
-weighted mean and covariance, C the weighted covariance of s and phi, J = -sum p_i Hessian log f(x_i | theta).
+The covariance of the weighted posterior alone is J^-1/N, with J = -sum p_i Hessian log f(x_i | theta). It treats the
+weights as exact. Here the likelihood gets the covariance of its estimating equation instead: it is
+``N(theta_L, J^-1 V J^-1)`` on the directions that the rows inform, with the meat V (`Meat`). The posterior is described
+by the mode and the curvature of this likelihood times the prior, which is put back unchanged.
 """
 
 from __future__ import annotations
@@ -17,16 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from iwbayes.analyst.calibration.influences import Influences, kappa_overall, likelihood_ess
-from iwbayes.analyst.calibration.measure import CurvaturesAt, Drawn, Estimates, Replayed, Slope
+from iwbayes.analyst.calibration.measure import CurvaturesAt, Drawn, Estimates, Influences, Judged, Replayed, Slope
 from iwbayes.analyst.calibration.measures import MEASURES
-from iwbayes.analyst.calibration.meat import Meat
+from iwbayes.analyst.calibration.meat import GradientsAt, Meat, second_order_covariance
 from iwbayes.analyst.calibration.score_marginals import OF_FORMULA, OF_REPEATED_NOISE, ScoreEquation, ScoreMarginal
-from iwbayes.analyst.calibration.second_order_term import GradientsAt, second_order_covariance
 from iwbayes.analyst.inference.transport import DEFINITE
 from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
 from iwbayes.analyst.released_tilt import TAU, ReleasedTilt
@@ -42,15 +34,12 @@ SCORE_CUT = 1e-10
 
 @dataclass(frozen=True, eq=False)
 class LikelihoodTerms:
-    """Derivatives of the rows' log likelihood at the mode of the weighted posterior, in unconstrained space.
-
-    `shares` are ``p_i = w_i / sum w``; any non-negative weights are accepted and scaled to sum to one.
-    """
+    """Derivatives of the rows' log likelihood at the mode of the weighted posterior, in unconstrained space."""
 
     theta: Array  # (p,), the mode
     scores: Array  # (row, p), gradient of each row's unweighted log likelihood
     curvature: Array  # (p, p), J = -sum p_i Hessian log f(x_i | theta): of the weighted mean, not of the sum
-    shares: Array  # (row,)
+    shares: Array  # (row,), p_i = w_i / sum w; other non-negative weights are scaled
     gradients_at: GradientsAt | None = None  # enables the second-order term in the noise of the moments
     scores_at: Callable[[Array], Array] | None = None  # scores at other theta; enables marginals by the score equation
     curvatures: CurvaturesAt | None = None  # enables `curvature_error`
@@ -59,13 +48,14 @@ class LikelihoodTerms:
     def at(cls, posterior: WeightedPosterior, mode: Mode) -> LikelihoodTerms:
         """Evaluate them for a posterior at its mode."""
         theta, total = mode.theta, posterior.weights.sum()
-        curvature, shares, curvatures = (
+        return cls(
+            theta,
+            posterior.scores(theta),
             mode.curvature / total,
             posterior.weights / total,
+            posterior.gradients_at,
+            posterior.scores,
             partial(posterior.curvatures, theta),
-        )
-        return cls(
-            theta, posterior.scores(theta), curvature, shares, posterior.gradients_at, posterior.scores, curvatures
         )
 
     def __post_init__(self) -> None:
@@ -88,43 +78,24 @@ class LikelihoodTerms:
         object.__setattr__(self, "shares", self.shares / total)
 
 
-@dataclass(frozen=True, eq=False)
-class CalibratedNormal:
-    """Normal approximation of the calibrated posterior, in unconstrained space.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CalibratedNormal(Judged):
+    """Normal approximation of the calibrated posterior, in unconstrained space, and what it is judged by.
 
-    Parameters
-    ----------
-    mode : ndarray, shape (p,)
-        Mode of the weighted posterior, where the terms were evaluated.
-    mean, covariance : ndarray, shapes (p,) and (p, p)
-        Mode and inverse curvature of the calibrated likelihood times the prior.
-    likelihood_mean, likelihood_covariance : ndarray, shapes (p,) and (p, p)
-        ``theta_L`` and ``Sigma_L = J^-1 V J^-1`` on the directions that the rows inform. These are all directions
-        unless `prior_directions` > 0; along the others the covariance is infinite, and zero is stored.
-    uncalibrated_covariance : ndarray, shape (p, p)
-        ``(n_private J + prior precision)^-1``: the covariance of the weighted posterior alone.
-    measures : dict of str to ndarray, shape (p,)
-        Values of `MEASURES`, by name; NaN where unknown.
-    facts : dict of str to float
-        Numbers of the whole fit: ``kappa0`` (see `kappa_overall`) and ``misfit`` (see `Misfit.value`), NaN without a
-        tilt; ``likelihood_ess``; ``cut_directions``, the number of directions of phi that were cut because the weighted
-        rows hardly vary there; ``prior_directions``.
-    marginals : mapping of int to ScoreMarginal
-        Distributions, by the score equation, of the parameters that are far from normal.
-    influences : Influences or None
-        They judge functions of the parameters. None without a tilt, and for several weight draws.
+    `facts` are ``kappa0`` and ``likelihood_ess`` (see `facts_of_fit`), ``misfit`` (see `Misfit`), and the numbers of
+    ``cut_directions`` of phi, where the weighted rows hardly vary, and of ``prior_directions``.
     """
 
-    mode: Array
-    mean: Array
-    covariance: Array
+    mode: Array  # (p,), of the weighted posterior, where the terms were evaluated
+    mean: Array  # (p,), mode of calibrated likelihood times prior
+    covariance: Array  # (p, p), the inverse curvature there
+    #: ``theta_L`` (p,) and ``Sigma_L = J^-1 V J^-1`` on the directions that the rows inform: all of them unless
+    #: `prior_directions` > 0. Along the others the covariance is infinite, and zero is stored.
     likelihood_mean: Array
     likelihood_covariance: Array
-    uncalibrated_covariance: Array
-    measures: dict[str, Array]
-    facts: dict[str, float]
+    uncalibrated_covariance: Array  # (n_private J + prior precision)^-1: that of the weighted posterior alone
+    #: Distributions, by the score equation, of the parameters that are far from normal.
     marginals: Mapping[int, ScoreMarginal] = field(default_factory=dict)
-    influences: Influences | None = None
 
     @property
     def prior_directions(self) -> int:
@@ -135,8 +106,7 @@ class CalibratedNormal:
     def likelihood_precision(self) -> Array:
         """Inverse of `likelihood_covariance` on the directions that the rows inform, zero along the others, (p, p).
 
-        The informed directions are orthogonal to the others in the metric of the weighted posterior's precision. Rows
-        and columns of parameters that appear in no row's likelihood are zero.
+        The directions are orthogonal in the metric of the weighted posterior's precision.
         """
         root = np.linalg.cholesky(self.uncalibrated_covariance)
         whitened = np.linalg.solve(root, np.linalg.solve(root, self.likelihood_covariance).T)
@@ -147,15 +117,11 @@ class CalibratedNormal:
 
 
 class Spread(NamedTuple):
-    """Variances by rehearsals: of an estimate about the truth (p,), and of the error that rehearsals cannot show.
+    """What rehearsals show of estimates."""
 
-    `misfit` is that of the rows that no rehearsal shows; it must be added.
-    `coverage` (p,) is that of the formula, see `Replayed`.
-    """
-
-    variance: Array
-    misfit: float
-    coverage: Array
+    variance: Array  # (p,), about the truth
+    misfit: float  # of the rows, which no rehearsal shows; it must be added
+    coverage: Array  # (p,), of the formula, see `Replayed`
 
 
 def calibrate_normal(
@@ -172,23 +138,20 @@ def calibrate_normal(
 
     Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
 
-    ``terms`` contain the scores and the curvature at the mode of the weighted posterior. ``prior`` maps theta (p,) to
-    the gradient (p,) and the Hessian (p, p) of the log prior in unconstrained space. ``tau`` is the prior standard
-    deviation of the tilt's coefficients. Without a tilt the result is the row sandwich, for weights whose noise
-    distribution is unknown; it leaves out the noise of the weights. With a ``spread``, standard deviations come from
-    rehearsals and correlations from the formula, because a few dozen rehearsals cannot estimate a covariance of many
-    parameters. ``drawn`` describes draws from the weighted posterior, for measures that compare them with the mode.
+    ``prior`` maps theta (p,) to the gradient (p,) and Hessian (p, p) of the log prior. ``tau`` is the prior standard
+    deviation of the tilt's coefficients. Without a tilt the result is the row sandwich, which leaves out the noise of
+    the weights. With a ``spread``, standard deviations come from rehearsals and correlations from the formula, because
+    a few dozen rehearsals cannot estimate a covariance of many parameters. ``drawn`` describes draws from the weighted
+    posterior, for measures that compare them with the mode.
 
     ValueError for a tilt of different rows, a curvature that is not positive definite, and a posterior that is not
     concave at the calibrated mode; RuntimeError if the search for that mode did not converge.
 
     Every direction is measured in the metric of the weighted posterior's precision, so the result is equivariant under
     linear reparametrisation. One Newton step leads from the mode to the maximum of the likelihood. The scores are
-    centred in the meat.
-
-    The formula treats an estimate as linear in the moments. If their noise is so large that this fails, intervals would
-    be too narrow. If the terms have `gradients_at`, the second-order term is therefore added to V. If they have
-    `scores_at`, parameters that are far from normal get `marginals` by the score equation; see `ScoreEquation`.
+    centred in the meat. If noise is too large for a formula that is linear in the moments, intervals would be too
+    narrow: with `gradients_at`, the second-order term is therefore added to V, and with `scores_at`, parameters that
+    are far from normal get `marginals` by the score equation; see `ScoreEquation`.
     """
     for name, value in (("n_private", n_private), ("tau", tau)):
         if not value > 0:
@@ -198,14 +161,14 @@ def calibrate_normal(
         meat = Meat.of(scores, shares, tilt, n_private, tau=tau)
         information, moments = meat.scores.information, meat.tilt
         precision = symmetric(n_private * terms.curvature - prior(theta)[1])
-        basis, n_prior = _informed_basis(precision, information, n_private)
+        basis, n_prior, inner = _directions(precision, terms.curvature, information, n_private)
         informed = basis[:, n_prior:]
-        inner = _inner_curvature(terms.curvature, informed)
         half = np.linalg.solve(inner, informed.T)
         bread = informed @ half  # J^-1 when n_prior = 0
         unknown = np.full(len(theta), np.nan)
         bias = meat.bias(scores, shares, bread)
-        meat = meat.with_bias(terms.curvature @ bias)
+        of_scores = terms.curvature @ bias
+        meat = replace(meat, misfit_meat=meat.misfit_meat + np.outer(of_scores, of_scores))
         if tilt is not None and moments is not None and terms.gradients_at is not None:
             of_estimates = second_order_covariance(
                 theta, scores, shares, tilt.features, moments, terms.gradients_at, n_private=n_private, tau=tau,
@@ -227,8 +190,7 @@ def calibrate_normal(
         step = bread @ (shares @ scores)
         mean, posterior = _posterior(prior, theta, basis, n_prior, inner, meat.total, shares @ scores)
         marginals: Mapping[int, ScoreMarginal] = {}
-        found = {name: one.compute(at) for name, one in MEASURES.items()}
-        measures = {name: unknown if values is None else values for name, values in found.items()}
+        measures = {name: one.of(at) for name, one in MEASURES.items()}
         if tilt is not None and terms.scores_at is not None:
             equation = ScoreEquation(
                 scores, terms.scores_at, prior, shares, tilt, of_formula, terms.curvature, precision, n_private, tau
@@ -241,13 +203,6 @@ def calibrate_normal(
             # rehearsals and draws under many weight draws repeat the noise of a count
             few = OF_FORMULA if spread is None and terms.gradients_at is not None else OF_REPEATED_NOISE
             measures["score_ratio"], marginals = equation.marginals(mean, posterior, varying, tested, few)
-    facts = {
-        "kappa0": float("nan") if moments is None else kappa_overall(moments),
-        "misfit": meat.misfit.value,
-        "likelihood_ess": likelihood_ess(bread, meat),
-        "cut_directions": 0 if moments is None else moments.cut_directions,
-        "prior_directions": n_prior,
-    }
     return CalibratedNormal(
         mode=theta,
         mean=mean,
@@ -256,10 +211,32 @@ def calibrate_normal(
         likelihood_covariance=symmetric(bread @ meat.total @ bread),
         uncalibrated_covariance=model,
         measures=measures,
-        facts=facts,
+        facts=facts_of_fit(bread, meat) | {"prior_directions": n_prior},
         marginals=marginals,
         influences=Influences.of(meat, bread),
     )
+
+
+def facts_of_fit(bread: Array, meat: Meat) -> dict[str, Any]:
+    """Return facts of the whole fit from J^-1 and the meat; those of the tilt are NaN or zero without one.
+
+    ``kappa0 = sqrt(tr(H^+ Sigma_zeta))`` is the root mean square noise of a log weight.
+
+    Theory: docs/theory.md#kappa-and-what-explained-means.
+
+    ``likelihood_ess = tr(J^-1 sum p_i s_i s_i') / tr(J^-1 sum p_i^2 s_i s_i')`` is an effective number of rows: so many
+    rows of equal weight would give the mean score the same variance. It is a trace form of Ghalebikesabi et al. 2022,
+    B.5.1. With weights that are independent of the scores it is Kish's effective sample size.
+
+    Theory: docs/theory.md#pareto-k-and-effective-sample-sizes.
+    """
+    tilt, scores = meat.tilt, meat.scores
+    return {
+        "kappa0": np.nan if tilt is None else float(np.sqrt(np.sum(np.diag(tilt.noise) / tilt.h))),
+        "misfit": meat.misfit.value,
+        "likelihood_ess": float(np.sum(bread * scores.information) / np.sum(bread * scores.squared)),
+        "cut_directions": 0 if tilt is None else len(tilt.center) - tilt.h.size,
+    }
 
 
 def _rehearsed(meat: Meat, bread: Array, curvature: Array, spread: Spread, bias: Array) -> tuple[Meat, Replayed]:
@@ -273,10 +250,11 @@ def _rehearsed(meat: Meat, bread: Array, curvature: Array, spread: Spread, bias:
     return replace(meat, rehearsed_meat=symmetric(beyond)), parts
 
 
-def _informed_basis(precision: Array, information: Array, n: float) -> tuple[Array, int]:
-    """Return T (p, p), with theta = mode + T v, and how many of its first columns no row's score informs.
+def _directions(precision: Array, curvature: Array, information: Array, n: float) -> tuple[Array, int, Array]:
+    """Return T (p, p), how many of its first columns no row's score informs, and J in the others.
 
-    T whitens the weighted posterior's precision and is rotated to the eigenvectors of the scores' information.
+    T whitens the weighted posterior's precision and is rotated to the eigenvectors of the scores' information, so that
+    theta = mode + T v. ValueError if the precision, or J in the informed directions, is not positive definite.
     """
     scale = np.sqrt(np.maximum(np.diag(precision), 0.0))
     scale[scale == 0] = 1.0  # a diagonal entry that is not positive appears in the eigenvalues
@@ -291,12 +269,8 @@ def _informed_basis(precision: Array, information: Array, n: float) -> tuple[Arr
     informed, vectors = np.linalg.eigh(symmetric(n * whiten.T @ information @ whiten))
     if not informed[-1] > SCORE_CUT:
         raise ValueError("the scores must vary over the weighted rows. Check the weights and the observed values.")
-    return whiten @ vectors, int((informed <= SCORE_CUT).sum())
-
-
-def _inner_curvature(curvature: Array, informed: Array) -> Array:
-    """Return J on the informed directions; ValueError if it is not positive definite."""
-    inner = symmetric(informed.T @ curvature @ informed)
+    basis, n_prior = whiten @ vectors, int((informed <= SCORE_CUT).sum())
+    inner = symmetric(basis[:, n_prior:].T @ curvature @ basis[:, n_prior:])
     values = np.linalg.eigvalsh(inner)
     if not values[0] > DEFINITE * abs(values[-1]):
         raise ValueError(
@@ -304,7 +278,7 @@ def _inner_curvature(curvature: Array, informed: Array) -> Array:
             f"inform; its smallest relative eigenvalue is {values[0] / abs(values[-1]):.1e}. The mode is at an edge or "
             "in a flat part of the likelihood. Use tighter priors or a different parametrisation."
         )
-    return inner
+    return basis, n_prior, inner
 
 
 def _posterior(

@@ -1,12 +1,8 @@
 """Intervals that invert a score test, for parameters whose estimate is not linear in the measured moments.
 
-The sandwich treats an estimate as linear in the released moments. This fails if the noise is large compared with a
-count: if a level has 20 rows and the noise of its count is 30, the estimate of its coefficient can be anything. It also
-fails if the noise changes the curvature: an estimate is a score divided by a curvature, and where the curvature is too
-large, the estimate is too close to zero and its interval too short. The score itself remains linear in the moments. So
-each value of the parameter is tested: is the weighted score at this value, plus that of the prior, small compared with
-its standard deviation at this value? The values that are not rejected form the interval (Fieller 1954; Kleibergen 2005,
-Econometrica 73). If the rows carry no information, the interval of the prior remains.
+The score remains linear in the moments where an estimate does not: if the noise is large compared with a count, or if
+it changes the curvature. So each value of a parameter is tested by its weighted score, and the values that are not
+rejected form the interval (Fieller 1954; Kleibergen 2005, Econometrica 73).
 """
 
 from __future__ import annotations
@@ -19,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from iwbayes.analyst.calibration.influences import rows_behind
+from iwbayes.analyst.calibration.measure import rows_behind
 from iwbayes.analyst.calibration.meat import Meat
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.utils.arrays import Array
@@ -46,15 +42,11 @@ _FIRST, _POINTS = np.r_[-np.geomspace(0.5, 8, 9)[::-1], 0, np.geomspace(0.5, 8, 
 
 
 class FewRows(NamedTuple):
-    """Which parameters are tested because few rows inform them, so that counts may be smaller than their noise.
+    """Which parameters are tested because few private rows inform them, so that counts may be below their noise."""
 
-    They are tested if fewer private rows than `rows`, and less than the share `share` of them, inform a parameter. The
-    normal is kept if the score test rejects both ends of its interval at `level`.
-    """
-
-    rows: float
-    share: float
-    level: float
+    rows: float  # there must be fewer
+    share: float  # and less than this share of all
+    level: float  # the normal is kept if the score test rejects both ends of its interval at this level
 
     def limit(self, n_private: float) -> float:
         """Return the smaller of both limits, in rows."""
@@ -67,21 +59,11 @@ class FewRows(NamedTuple):
 OF_FORMULA, OF_REPEATED_NOISE = FewRows(500.0, 0.1, 1.5), FewRows(300.0, 0.03, 1.35)
 
 
-@dataclass(frozen=True, eq=False)
-class ScoreMarginal:
+class ScoreMarginal(NamedTuple):
     """Distribution of one parameter: values (m,), and its cumulative probability at each, (m,)."""
 
     values: Array
     below: Array
-
-    def quantiles(self, levels: Array) -> Array:
-        """Return the quantiles at these levels."""
-        return np.interp(levels, self.below, self.values)
-
-    def applied(self, draws: Array) -> Array:
-        """Give draws (sample,) this distribution and keep their order."""
-        ranks = np.argsort(np.argsort(draws, kind="stable"), kind="stable")
-        return self.quantiles((ranks + 0.5) / len(draws))
 
 
 class _Path(NamedTuple):
@@ -94,22 +76,16 @@ class _Path(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ScoreEquation:
-    """Tests of parameter values by the weighted mean of the scores at each value.
+    """Tests of parameter values by the weighted mean of the scores at each value."""
 
-    `scores` (row, p) are those at the mode of the weighted posterior, `scores_at` maps any theta (p,) to them, and
-    `prior` to gradient and Hessian of the log prior. `shares` (row,) sum to one. `meat` is the covariance of the mean
-    score at the mode, and `curvature` (p, p) that of the mean log likelihood there. The mode's `precision` (p, p),
-    prior included, says how the other parameters follow one.
-    """
-
-    scores: Array
-    scores_at: Callable[[Array], Array]
-    prior: Callable[[Array], tuple[Array, Array]]
-    shares: Array
-    tilt: ReleasedTilt | None
-    meat: Meat
-    curvature: Array
-    precision: Array
+    scores: Array  # (row, p), at the mode of the weighted posterior
+    scores_at: Callable[[Array], Array]  # from theta (p,) to scores
+    prior: Callable[[Array], tuple[Array, Array]]  # from theta to gradient and Hessian of the log prior
+    shares: Array  # (row,), sum to one
+    tilt: ReleasedTilt
+    meat: Meat  # at the mode
+    curvature: Array  # (p, p), of the mean log likelihood at the mode
+    precision: Array  # (p, p), of the posterior there: it says how the other parameters follow one
     n_private: float
     tau: float
 
@@ -123,36 +99,34 @@ class ScoreEquation:
     ) -> tuple[Array, Mapping[int, ScoreMarginal]]:
         """Return the ratio of each 90 % interval's length to the normal's, shape (p,), and the marginals that differ.
 
-        `mean` (p,) and `covariance` (p, p) belong to the normal, `curvature_errors` (p,) are those of the lengths of
-        its intervals, or NaN. The ratio is 1 if the normal is kept, infinite if neither the scores nor the prior bound
-        a parameter, and NaN if no row informs it (`informed`, (p,)). No interval is shorter than the normal's, because
-        the normal also includes the second-order noise.
+        `mean` and `covariance` belong to the normal, `curvature_errors` (p,) to the lengths of its intervals. The ratio
+        is 1 if the normal is kept, infinite if neither scores nor prior bound a parameter, and NaN if no row informs it
+        (`informed`). No interval is shorter than the normal's, which also includes the second-order noise.
 
         Theory: docs/theory.md#intervals-that-invert-a-score-test.
         """
         follow = np.linalg.inv(self.precision)
-        paths = [
-            _Path(int(j), follow[:, j] / follow[j, j], float(np.sqrt(covariance[j, j])))
-            for j in np.flatnonzero(informed)
-        ]
+        directions, sd = follow / np.diag(follow), np.sqrt(np.diag(covariance))
+        behind = rows_behind(self.scores @ directions, self.shares, self.n_private)
+        unsure = (curvature_errors >= UNSURE[0]) & (curvature_errors < UNSURE[1])
+        few_rows = behind < few.limit(self.n_private)
+        least = np.where(few_rows, few.level, _LEAST_OF_UNSURE)
+        tested = np.flatnonzero(informed & (unsure | few_rows))
+        paths = [_Path(int(j), directions[:, j].copy(), float(sd[j])) for j in tested]
         ratio = np.where(informed, 1.0, np.nan)
         found: dict[int, ScoreMarginal] = {}
-        rows = few.limit(self.n_private)
-        unsure = (curvature_errors >= UNSURE[0]) & (curvature_errors < UNSURE[1])
-        least = {path.parameter: few.level for path in paths if self._rows_behind(path.direction) < rows}
-        paths = [path for path in paths if unsure[path.parameter] or path.parameter in least]
         if not paths:
             return ratio, found
         ends = self._levels(mean, [(path, path.sd * np.array([-QUANTILE, QUANTILE])) for path in paths])
         for path, (low, high) in zip(paths, ends, strict=True):
-            if min(-low, high) > least.get(path.parameter, _LEAST_OF_UNSURE):
+            if min(-low, high) > least[path.parameter]:
                 continue
             own = self._marginal(mean, path)
             if own is None:
                 ratio[path.parameter] = np.inf
                 continue
             found[path.parameter] = own
-            ratio[path.parameter] = np.ptp(own.quantiles(np.array([0.05, 0.95]))) / (2 * QUANTILE * path.sd)
+            ratio[path.parameter] = np.ptp(np.interp([0.05, 0.95], own.below, own.values)) / (2 * QUANTILE * path.sd)
         return ratio, found
 
     def _marginal(self, mean: Array, path: _Path) -> ScoreMarginal | None:
@@ -206,7 +180,15 @@ class ScoreEquation:
         # if numbers overflow, as for a scale near zero, the value is far outside any credible range
         good = (np.max(np.abs(np.nan_to_num(scores, nan=np.inf)), axis=0) < _LARGEST_SCORE) & np.isfinite(of_prior)
         scores[:, ~good] = 0.0
-        meat = self.meat.of_other_scores(scores, self.shares, self.tilt, self.n_private, tau=self.tau).of_scores
+        meat = Meat.of(
+            scores,
+            self.shares,
+            self.tilt,
+            self.n_private,
+            tau=self.tau,
+            misfit=self.meat.misfit,
+            moments=self.meat.tilt,
+        ).of_scores
         hessian, found, start = self.prior(center)[1], [], 0
         for path, steps in wanted:
             part = slice(start, start := start + len(steps))
@@ -224,15 +206,11 @@ class ScoreEquation:
             found.append(np.where(good[part], level, np.copysign(np.inf, steps)))
         return found
 
-    def _rows_behind(self, direction: Array) -> float:
-        return float(rows_behind(self.scores @ direction[:, None], self.shares, self.n_private)[0])
-
 
 def with_marginals(draws: Array, marginals: Mapping[int, ScoreMarginal]) -> Array:
     """Give draws (sample, p) the marginals of the parameters that are far from normal; their ranks stay the same."""
-    if not marginals:
-        return draws
     draws = draws.copy()
     for index, marginal in marginals.items():
-        draws[:, index] = marginal.applied(draws[:, index])
+        ranks = np.argsort(np.argsort(draws[:, index], kind="stable"), kind="stable")
+        draws[:, index] = np.interp((ranks + 0.5) / len(draws), marginal.below, marginal.values)
     return draws

@@ -1,5 +1,7 @@
 """Verdicts: which parameters are inside the domain in which intervals cover as often as they claim, and why not.
 
+Limits of estimates are those of the measures. Here are the limits of a whole fit, and those of a release's weights.
+
 The limits come from coverage studies of tilt weights with the sandwich covariance: logistic, linear, multinomial
 and Poisson models, N from 500 to 10,000, epsilon from 0.5 to 5, five generators. On the 54 cells of
 ``benchmarks/coverage.py --full``, 90 % intervals of fits inside all limits covered 90.1 %. The models and generators of
@@ -9,9 +11,10 @@ coverage is between 87 and 93 %; in the other two it is 85 and 93.1 %.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -19,7 +22,10 @@ from numpy.typing import NDArray
 
 from iwbayes.analyst.calibration.measure import Check, How, above, below
 from iwbayes.analyst.calibration.measures import MEASURES
+from iwbayes.analyst.released_tilt import ReleasedTilt
+from iwbayes.release import Release
 from iwbayes.release.rehearsals import LEAST
+from iwbayes.release.weights import ESS_LIMIT, pareto_k_threshold
 from iwbayes.utils.arrays import Array
 
 #: A pool must use more weight draws than this. In a mixture of a thousand, 90 % intervals of 10 draws covered 88 %, of
@@ -31,8 +37,73 @@ WEIGHT_DRAWS_LIMIT = 19
 NONQUADRATICITY_LIMIT = 0.5
 #: Largest share of rehearsals to which a model cannot be fitted. A 90 % interval cannot cover in the failed ones.
 FAILED_REFITS_LIMIT = 0.1
+#: Largest share of private rows that the feature map clipped. The features of these rows carry less information than
+#: the model's scores need, and the tilt does not move the matching synthetic rows far enough.
+CLIPPED_LIMIT = 0.05
+#: The same limit if the noise of a moment is about as large as the sampling error of the private rows, or larger. The
+#: features are then clipped on purpose, and the error from clipping is small compared with the noise.
+NOISY_CLIPPED_LIMIT = 0.2
+#: From this share on, intervals of a response's scale (sigma) are too short or are centred on the wrong value, although
+#: intervals of coefficients cover: 90 % intervals of sigma cover 77 % in ``benchmarks/hierarchies.py``.
+SCALES_CLIPPED_LIMIT = 0.1
+#: Ratio of the noise of a feature mean to the sampling error of the private rows. From here on the noise counts as
+#: large.
+NOISY = 0.9
+#: Effective rows for each feature of the tilt. With fewer rows, features span scores by chance, and "explained" is no
+#: longer informative. At this limit a true share of 0.87 reads as 0.9.
+ROWS_PER_FEATURE = 4.0
 #: Number of parameters that a reason names.
 _NAMED = 3
+
+#: Sign, limit and advice of checks of a whole fit, by name.
+_OF_FIT = {
+    "failed_refits": (
+        "<",
+        FAILED_REFITS_LIMIT,
+        "the model cannot be fitted to many of the rehearsals, for example because a level of a factor is rare. "
+        "Their spread is then not a reliable width for the intervals. Merge rare levels, use a simpler model, or "
+        "request a release with more private rows or a larger epsilon.",
+    ),
+    "rehearsals": (
+        ">",
+        LEAST - 1,
+        "there are too few rehearsals to estimate a standard deviation, and intervals may be too narrow. Use at least "
+        f"{LEAST}, or the default of 40: rehearse(release).",
+    ),
+    "nonquadraticity": (
+        "<",
+        NONQUADRATICITY_LIMIT,
+        "the rows inform the parameters along a curve, and calibrated intervals assume that their likelihood is close "
+        "to normal. Write group effects centred, Normal(mean, scale), instead of mean + scale * offset; merge small "
+        "groups.",
+    ),
+    "weight_draws": (
+        ">",
+        WEIGHT_DRAWS_LIMIT,
+        "there are too few weight draws to estimate how much estimates vary between them, and intervals may be too "
+        "narrow. Use more weight draws (n_draws), and at least as many draws of the posterior.",
+    ),
+}
+
+#: Of a pool without a mode or scores.
+UNKNOWN_EXPLAINED = Check(
+    "explained",
+    "unknown",
+    "",
+    "fail",
+    "this model has no scores at a mode, so we cannot check whether the release measured the statistics it relies on. "
+    "Its intervals may be too narrow. Compare with fit() or calibrate() of a simpler model of the same columns, whose "
+    "record contains this check.",
+)
+#: Of rehearsals without a tilt.
+NOTHING_MEASURED = Check(
+    "measured",
+    "nothing",
+    "",
+    "fail",
+    "the weights have no measurement, so the error of the rows in directions that no rehearsal shows is unknown, and "
+    "intervals may be too narrow. Request a release with tilt weights, the default.",
+)
 
 
 def source(method: str) -> How:
@@ -63,12 +134,11 @@ def judge(
 ) -> Judgement:
     """Judge which parameters (p,) are inside the domain, by `MEASURES` and by the checks `of_all`, of the whole fit.
 
-    `unmeasured` says which statistics the release did not measure. A hyperparameter, which no row informs (`informed`,
-    (p,)), is inside if all parameters are inside to which its prior is `linked` (p, p), directly or through other
-    hyperparameters.
+    `unmeasured` says which statistics the release did not measure. A hyperparameter, which no row informs, is inside if
+    all parameters are inside to which its prior is `linked`, directly or through other hyperparameters.
     """
     good = np.ones(len(names), dtype=bool)
-    reasons = [(check.badness, check.reason) for check in of_all if check.verdict == "fail"]
+    reasons = [(check.badness, check.reason()) for check in of_all if check.verdict == "fail"]
     of_fit = [reason for _, reason in reasons]
     for name, measure in MEASURES.items():
         why = unmeasured if name == "explained" else None
@@ -76,8 +146,11 @@ def judge(
         bad = [index for index, check in enumerate(checks) if check.verdict == "fail"]
         if bad:
             worst = max(bad, key=lambda index: checks[index].badness)
-            named = _list([names[index] for index in bad], len(names))
-            reasons.append((checks[worst].badness, checks[worst].reason_for(named)))
+            # PyMC names transformed parameters with an ending, as in sigma_log__
+            named = [re.sub(r"_[a-z]+__(?=\[|$)", "", names[index]) for index in bad]
+            more = f" and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
+            whom = "all parameters" if len(bad) == len(names) > 1 else f"{', '.join(named[:_NAMED])}{more}"
+            reasons.append((checks[worst].badness, checks[worst].reason(whom)))
             good[bad] = False
     informed = np.ones(len(names), dtype=bool) if informed is None else informed
     ties = np.ones((len(names), len(names)), dtype=bool) if linked is None else linked
@@ -90,15 +163,6 @@ def judge(
     return Judgement(good & (not of_fit), [text for _, text in in_order], of_fit)
 
 
-def _list(names: Sequence[str], n_all: int) -> str:
-    """Join a few parameter names, without PyMC's ending of transformed parameters, as in ``sigma_log__``."""
-    names = [re.sub(r"_[a-z]+__(?=\[|$)", "", name) for name in names]
-    if len(names) == n_all > 1:
-        return "all parameters"
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{', '.join(names[:_NAMED])}{more}"
-
-
 def with_verdict(record: xr.Dataset, judgement: Judgement) -> xr.Dataset:
     """Add the variable ``calibrated`` and the attributes ``verdict``, ``reasons`` and ``reasons_of_fit``."""
     good = judgement.calibrated
@@ -108,64 +172,98 @@ def with_verdict(record: xr.Dataset, judgement: Judgement) -> xr.Dataset:
     return record.assign_attrs(verdict=verdict, reasons=reasons, reasons_of_fit=of_fit)
 
 
-def failed_refits_check(share: float) -> Check:
-    """Check the share of the rehearsals to which the model could not be fitted."""
-    return below(
-        "failed_refits",
+def check_of_fit(name: str, value: float) -> Check:
+    """Check a number of the whole fit, by its name in `_OF_FIT`."""
+    sign, limit, advice = _OF_FIT[name]
+    return below(name, value, limit, advice, sign=sign)
+
+
+def weight_facts(release: Release, tilt: ReleasedTilt | None) -> dict[str, Any]:
+    """Return the numbers about a release's weights that need no model; `tilt` belongs to the same release."""
+    measurement, clipped, noise_ratio = release.weights.measurement, (np.nan, np.nan), np.nan
+    if measurement is not None and (features := measurement.features) is not None:
+        noise_ratio = math.sqrt(measurement.noise.variance * release.n_private)
+        if features.never_clips:
+            clipped = (0.0, 0.0)
+        elif features.flag:
+            rows = None if tilt is None else tilt.clipped
+            clipped = (measurement.clipped_private, np.nan if rows is None else float(np.mean(rows)))
+    return {
+        "pareto_k": float(release.weights.pareto_k),
+        "ess": float(release.weights.ess),
+        "n_private": int(release.n_private),
+        "n_synthetic": len(release.synthetic),
+        "unit": "user" if release.statement.adjacency == "replace-user" else "row",
+        "clipped_private": clipped[0],
+        "clipped_synthetic": clipped[1],
+        "noise_ratio": noise_ratio,
+        "n_features": 0 if tilt is None else len(tilt.noise),
+    }
+
+
+def weight_checks(facts: Mapping[str, Any], *, scale: bool = True) -> list[Check]:
+    """Judge the facts of `weight_facts` that limit the domain; `scale` says whether the response may have a scale."""
+    advice = (
+        "each person may own several rows, and rows of one person are alike. Intervals treat the rows as independent, "
+        "so they are too narrow for statements about people. Read them as descriptions of the rows, not of the "
+        "population."
+    )
+    several = facts.get("unit", "row") == "user"
+    share, noisy = facts["clipped_private"], facts.get("noise_ratio", 0.0) >= NOISY
+    remedy = "Request a release with a generator that covers these rows, or with transformed columns (log1p)."
+    clipped = below(
+        "clipped_private",
         share,
-        FAILED_REFITS_LIMIT,
-        "the model cannot be fitted to many of the rehearsals, for example because a level of a factor is rare. "
-        "Their spread is then not a reliable width for the intervals. Merge rare levels, use a simpler model, or "
-        "request a release with more private rows or a larger epsilon.",
+        NOISY_CLIPPED_LIMIT if noisy else CLIPPED_LIMIT,
+        "too many private rows are outside the clip bound of the features, so that the released moments are biased and "
+        f"intervals may cover too rarely. {remedy}",
     )
+    if scale and clipped.verdict == "ok" and share >= SCALES_CLIPPED_LIMIT:
+        of_scales = (
+            "coefficients and hyperparameters are inside the domain of calibration. If the model has a scale of the "
+            "response (sigma of a normal), do not report its interval: many private rows are outside the clip bound of "
+            f"the features. This bound is not that of the schema. {remedy}"
+        )
+        clipped = Check("clipped_private", share, SCALES_CLIPPED_LIMIT, "warn", of_scales, "<")
+    return [
+        *([Check("unit of privacy", "user", "row", "fail", advice)] if several else []),
+        above(
+            "ess",
+            facts["ess"],
+            ROWS_PER_FEATURE * facts.get("n_features", 0),
+            f"the weights are worth fewer than {ROWS_PER_FEATURE:g} rows for each feature of the tilt. We cannot check "
+            "whether the release measured the statistics that the estimates use, and intervals may be too narrow. "
+            "Request a release with more synthetic rows, a better generator or fewer features.",
+        ),
+        clipped,
+    ]
 
 
-def rehearsals_check(n_fitted: int) -> Check:
-    """Check the number of rehearsals to which the model was fitted."""
-    few = (
-        "there are too few rehearsals to estimate a standard deviation, and intervals may be too narrow. Use at least "
-        f"{LEAST}, or the default of 40: rehearse(release)."
-    )
-    return above("rehearsals", n_fitted, LEAST - 1, few)
+def tail_checks(facts: Mapping[str, Any], *, alone: bool = True) -> list[Check]:
+    """Judge the weights without a model: their tail and their effective sample size.
 
-
-def nonquadraticity_check(value: float) -> Check:
-    """Check how far the log likelihood of a hierarchical model is from quadratic."""
-    return below(
-        "nonquadraticity",
-        value,
-        NONQUADRATICITY_LIMIT,
-        "the rows inform the parameters along a curve, and calibrated intervals assume that their likelihood is close "
-        "to normal. Write group effects centred, Normal(mean, scale), instead of mean + scale * offset; merge small "
-        "groups.",
-    )
-
-
-def weight_draws_check(used: int) -> Check:
-    """Check the number of weight draws behind a pool."""
-    few = (
-        "there are too few weight draws to estimate how much estimates vary between them, and intervals may be too "
-        "narrow. Use more weight draws (n_draws), and at least as many draws of the posterior."
-    )
-    return above("weight_draws", used, WEIGHT_DRAWS_LIMIT, few)
-
-
-#: Of a pool without a mode or scores.
-UNKNOWN_EXPLAINED = Check(
-    "explained",
-    "unknown",
-    "",
-    "fail",
-    "this model has no scores at a mode, so we cannot check whether the release measured the statistics it relies on. "
-    "Its intervals may be too narrow. Compare with fit() or calibrate() of a simpler model of the same columns, whose "
-    "record contains this check.",
-)
-#: Of rehearsals without a tilt.
-NOTHING_MEASURED = Check(
-    "measured",
-    "nothing",
-    "",
-    "fail",
-    "the weights have no measurement, so the error of the rows in directions that no rehearsal shows is unknown, and "
-    "intervals may be too narrow. Request a release with tilt weights, the default.",
-)
+    For a fit (not `alone`) the tail is information only, because `dfbetas` measures the effect of single rows.
+    """
+    k = float(facts["pareto_k"])
+    limit = pareto_k_threshold(int(facts["n_synthetic"]))
+    return [
+        below(
+            "pareto_k",
+            k,
+            limit,
+            "a few synthetic rows may dominate an estimate. Check the dfbetas of a fit, or request a release with a "
+            "better generator or more synthetic rows.",
+            bad="warn",
+            unknown="Not defined if the largest weights take few distinct values.",
+        )
+        if alone
+        else Check("pareto_k", k, limit, "info", ""),
+        above(
+            "ess_share",
+            facts["ess"] / facts["n_synthetic"],
+            ESS_LIMIT,
+            "the synthetic rows differ much from the private ones, and estimates may be imprecise. Request a release "
+            "with a larger share of the budget for its generator, or with a generator that fits the columns.",
+            bad="warn",
+        ),
+    ]

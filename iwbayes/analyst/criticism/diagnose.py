@@ -13,8 +13,7 @@ from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.arguments import check_release
 from iwbayes.analyst.calibration.measure import Check, above, below
 from iwbayes.analyst.calibration.measures import MEASURES
-from iwbayes.analyst.calibration.release_limits import tail_checks, weight_checks, weight_facts
-from iwbayes.analyst.calibration.verdict import failed_refits_check, nonquadraticity_check, source
+from iwbayes.analyst.calibration.verdict import check_of_fit, source, tail_checks, weight_checks, weight_facts
 from iwbayes.analyst.criticism.diagnostics_table import COLUMNS, NAN, Diagnostics
 from iwbayes.analyst.fit_record import weights_digest
 from iwbayes.analyst.inference.nuts import DRAWS_PER_CHAIN, RHAT_FAILURE, RHAT_LIMIT
@@ -162,14 +161,15 @@ def _calibration(record: xr.Dataset | None, *, of_another: bool) -> list[Check]:
     how, verdict = source(attrs["method"]), "ok" if good else "warn" if in_part else "fail"
     checks = [Check("calibration", value, "calibrated", verdict, text), _info("method", attrs["method"])]
     if how == "rehearsals":
-        checks += [_info("rehearsals", attrs["n_rehearsals"]), failed_refits_check(float(attrs["failed_refits"]))]
+        refits = check_of_fit("failed_refits", float(attrs["failed_refits"]))
+        checks += [_info("rehearsals", attrs["n_rehearsals"]), refits]
     for measure in MEASURES.values():
         check = measure.check(float(attrs[measure.worst_name]), how)
         if check.verdict != "info" or measure.judges(how) or not np.isnan(check.value):
             checks.append(check)
     checks.append(_info("kappa0", float(attrs["kappa0"]), overall))
     if not np.isnan(attrs.get("nonquadraticity", NAN)):
-        checks.append(nonquadraticity_check(float(attrs["nonquadraticity"])))
+        checks.append(check_of_fit("nonquadraticity", float(attrs["nonquadraticity"])))
     # the share 1 - explained of an influence function is averaged over synthetic rows, the rest over private rows
     ratio = 1.0 if np.isnan(spanned) or spanned <= 0.5 else (1 - spanned) / spanned
     few = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,10 +11,8 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from iwbayes.analyst.calibration.influences import Influences
-from iwbayes.analyst.calibration.measure import Estimates, Slope
-from iwbayes.analyst.calibration.meat import Meat
-from iwbayes.analyst.calibration.misfit import Misfit
+from iwbayes.analyst.calibration.measure import Estimates, Influences, Slope
+from iwbayes.analyst.calibration.meat import Meat, Misfit
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.release import Release
 from iwbayes.schema import Binary, Categorical
@@ -95,7 +93,8 @@ class WeightedSample:
         tilt, full = self._tilt, self._filled(influence)
         with one_blas_thread():
             meat = Meat.of(full, self._shares, tilt, tilt.n_private if tilt else np.nan, misfit=self._misfit)
-            return meat.with_bias(meat.bias(full, self._shares, np.eye(full.shape[1])))
+            bias = meat.bias(full, self._shares, np.eye(full.shape[1]))
+        return replace(meat, misfit_meat=meat.misfit_meat + np.outer(bias, bias))
 
     def _filled(self, influence: Array) -> Array:
         """Return influences of all rows of the table, as parts of the mean over it; those of unused rows are zero."""

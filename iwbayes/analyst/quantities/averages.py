@@ -139,8 +139,7 @@ def _judged(
             own = away @ bread @ gradient.T + (of_rows.centred[:, ordered] if rows == "random" else 0)
             slope = Slope(bread, scores, information, curvatures, gradient)
             at = sample.estimates(own, slope)
-            found = {name: measure.compute(at) for name, measure in MEASURES.items() if at.influences is not None}
-            measures = {name: values for name, values in found.items() if values is not None}
+            measures = {name: measure.of(at) for name, measure in MEASURES.items() if at.influences is not None}
     return derived_record(names, gradient, sd.ravel()[ordered], record, measures)
 
 

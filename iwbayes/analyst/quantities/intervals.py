@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.calibration.marks import NOT_CALIBRATED
+from iwbayes.analyst.calibration.record import NOT_CALIBRATED
 from iwbayes.utils import checks
 
 #: Columns that a table of intervals needs.

@@ -11,7 +11,7 @@ import xarray as xr
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.derived import derived_attributes, of_parameters
-from iwbayes.analyst.calibration.marks import NOT_CALIBRATED
+from iwbayes.analyst.calibration.record import NOT_CALIBRATED
 from iwbayes.analyst.quantities.fitted_rows import fit_record, fitted_posterior
 from iwbayes.models.families import FAMILIES
 from iwbayes.utils import checks

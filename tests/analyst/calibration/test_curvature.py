@@ -12,7 +12,7 @@ from posterior_tools import as_tilt
 import iwbayes as iw
 from iwbayes.analyst.calibration.measure import Estimates, Slope
 from iwbayes.analyst.calibration.measures.curvature_error import curvature_error, error_variances
-from iwbayes.analyst.calibration.misfit import Misfit
+from iwbayes.analyst.calibration.meat import Misfit
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
 from iwbayes.analyst.inference.weighted_posterior import WeightedPosterior
 from iwbayes.analyst.regression.regression_posterior import RegressionProblem

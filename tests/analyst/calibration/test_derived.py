@@ -13,7 +13,7 @@ from factories import noisy_release, stretched_features, synthetic_table
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.derived import derived_record, gradient_of
-from iwbayes.analyst.calibration.influences import Influences
+from iwbayes.analyst.calibration.measure import Influences
 from iwbayes.analyst.calibration.measures import MEASURES
 from iwbayes.analyst.quantities.fitted_rows import fit_record
 

@@ -17,10 +17,10 @@ from scipy import stats
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.calibration import from_rehearsals, misfit
+from iwbayes.analyst.calibration import from_rehearsals
 from iwbayes.analyst.calibration.calibrated import calibrated
 from iwbayes.analyst.calibration.from_rehearsals import Rehearsed, rehearse_estimates
-from iwbayes.analyst.calibration.misfit import misfit_of_generator, misfit_of_rows
+from iwbayes.analyst.calibration.meat import Misfit, misfit_of_generator, misfit_of_rows
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
 from iwbayes.analyst.inference.nuts import SamplingSettings
 from iwbayes.analyst.regression.regression_posterior import RegressionProblem
@@ -136,9 +136,9 @@ def test_refits_that_fail_count_as_outside():
     found = Rehearsed(some, np.ones((n, p)), 0.0)
     assert found.failed_share == 3 / 40 and found.degrees_of_freedom == 37
     # an interval at 0.9 / (1 - share) among those that succeed holds 0.9 of all
-    half = np.sqrt(found.spread.variance / np.mean(some[3:] ** 2, axis=0)) * stats.t.ppf(0.95, 37)
+    half = np.sqrt(found.spread().variance / np.mean(some[3:] ** 2, axis=0)) * stats.t.ppf(0.95, 37)
     assert_allclose(2 * stats.t.cdf(half, 37) - 1, 0.9 / (37 / 40))
-    assert_allclose(all_well.spread.variance, np.mean(deviations**2, axis=0))
+    assert_allclose(all_well.spread().variance, np.mean(deviations**2, axis=0))
     inside = np.mean(np.abs(deviations) < 1.6448536, axis=0)
     assert_allclose(all_well.coverage, inside)
     assert (found.coverage <= np.mean(np.abs(deviations) < 1.6448536, axis=0)).all()
@@ -170,7 +170,7 @@ def test_intervals_of_what_was_not_measured_are_never_narrow(monkeypatch):
         warnings.simplefilter("ignore", iw.CalibrationWarning)
         formula, _ = sd()
         with monkeypatch.context() as planted:  # the formula without what the release did not measure
-            planted.setattr(misfit, "misfit_of_tilt", lambda *_: 0.0)
+            planted.setattr(Misfit, "of", lambda *_: Misfit(0.0))
             narrow, _ = sd()
         by_rehearsals, record = sd(rehearsals=found)
     assert narrow < 0.9 * private_sd < min(formula, by_rehearsals)
@@ -184,8 +184,7 @@ def test_intervals_of_what_was_not_measured_are_never_narrow(monkeypatch):
 def test_the_generator_s_error_is_that_of_its_rows():
     """Exact where the released mean has no noise: the squared distance in directions of variance one."""
     tilt = ReleasedTilt.of(RELEASE)
-    base, _ = tilt.base_and_coefficients
-    shares = np.exp(base)
+    shares = np.exp(tilt.base)
     center = shares @ tilt.features
     spread = (tilt.features * shares[:, None]).T @ tilt.features - np.outer(center, center)
     root = np.linalg.cholesky(spread)

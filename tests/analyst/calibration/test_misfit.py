@@ -15,10 +15,8 @@ from posterior_tools import as_tilt
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.calibration.meat import Meat
-from iwbayes.analyst.calibration.misfit import FitTest, misfit_of_tilt
+from iwbayes.analyst.calibration.meat import FitTest, Meat, Misfit, score_moments, tilt_moments
 from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, Spread, calibrate_normal
-from iwbayes.analyst.calibration.second_moments import score_moments, tilt_moments
 from iwbayes.analyst.criticism.weighted_sample import weighted_sample
 from iwbayes.analyst.released_tilt import OtherMeans, ReleasedTilt
 from iwbayes.curator.privacy.accounting import gaussian_multiplier, price
@@ -391,7 +389,7 @@ def test_what_the_rows_miss_is_part_of_weighted_means(release):
     slope = np.linalg.lstsq(np.sqrt(shares)[:, None] * (phi - shares @ phi), np.sqrt(shares)[:, None] * centred)[0]
     left = centred - (phi - shares @ phi) @ slope
     # without a test it is taken from the generator's error
-    squared -= misfit_of_tilt(ReleasedTilt.of(replace(release, weights=without_test(release))), None, 2000)
+    squared -= Misfit.of(ReleasedTilt.of(replace(release, weights=without_test(release))), shares, 2000).value
     assert_allclose(found[1] - found[0], squared * (left * shares[:, None]).T @ left, rtol=1e-6)
 
 

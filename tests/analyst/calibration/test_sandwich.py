@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 from posterior_tools import as_tilt, flat
 from scipy import integrate, stats
 
-from iwbayes.analyst.calibration import second_moments
+from iwbayes.analyst.calibration import meat
 from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, _newton, calibrate_normal
 from iwbayes.analyst.inference.transport import map_draws
 
@@ -121,7 +121,7 @@ def test_blocks_of_rows_change_nothing(rows, monkeypatch):
     terms = linear_terms(x, y, weights)
     settings = {"prior": flat, "n_private": 150, "tilt": as_tilt(phi, 0.01 * np.eye(4))}
     whole = calibrate_normal(terms, **settings)
-    monkeypatch.setattr(second_moments, "BLOCK_NUMBERS", 64)
+    monkeypatch.setattr(meat, "BLOCK_NUMBERS", 64)
     blocked = calibrate_normal(terms, **settings)
     assert_allclose(blocked.covariance, whole.covariance, rtol=1e-9)
     assert_allclose(blocked.measures["kappa"], whole.measures["kappa"], rtol=1e-9)

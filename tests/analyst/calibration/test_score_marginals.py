@@ -11,10 +11,9 @@ from scipy import stats
 
 import iwbayes as iw
 from iwbayes.analyst.arviz_compat import group, scalars
-from iwbayes.analyst.calibration.meat import Meat
-from iwbayes.analyst.calibration.misfit import Misfit
+from iwbayes.analyst.calibration.meat import Meat, Misfit
 from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, calibrate_normal
-from iwbayes.analyst.calibration.score_marginals import ScoreMarginal
+from iwbayes.analyst.calibration.score_marginals import ScoreMarginal, with_marginals
 from iwbayes.models.design import build_design
 from iwbayes.models.priors import prior_scales
 
@@ -47,7 +46,7 @@ def test_the_interval_of_a_ratio_is_fieller_s():
     a, b = rows.mean(axis=0)
     z2 = stats.norm.ppf(0.95) ** 2
     roots = np.sort(np.roots([b * b - z2 * c[1, 1], -2 * (a * b - z2 * c[0, 1]), a * a - z2 * c[0, 0]]))
-    found = normal.marginals[0].quantiles(np.array([0.05, 0.95]))
+    found = np.interp([0.05, 0.95], normal.marginals[0].below, normal.marginals[0].values)
     sd = np.sqrt(normal.covariance[0, 0])
     own = normal.mean[0] + np.array([-1, 1]) * stats.norm.ppf(0.95) * sd
     assert roots[1] > own[1] + 0.2 * sd  # the normal's upper end is too low
@@ -84,7 +83,7 @@ def test_a_slope_whose_curvature_is_noisy_has_fieller_s_interval(noise, tested):
         assert normal.marginals == {}
         return
     end = normal.mean[0] + stats.norm.ppf(0.95) * np.sqrt(normal.covariance[0, 0])
-    found = normal.marginals[0].quantiles(np.array([0.05, 0.95]))
+    found = np.interp([0.05, 0.95], normal.marginals[0].below, normal.marginals[0].values)
     assert found[0] < low and found[1] == pytest.approx(high, rel=0.003)
     assert high - normal.mean[0] > 1.1 * (end - normal.mean[0])
 
@@ -123,7 +122,7 @@ def test_scores_that_overflow_are_no_numbers_to_compute_with():
 def test_draws_take_the_marginal_and_keep_their_order():
     rng = np.random.default_rng(0)
     draws, values = rng.normal(size=5000), np.linspace(0, 40, 801)
-    moved = ScoreMarginal(values, stats.gamma(2).cdf(values)).applied(draws)
+    moved = with_marginals(draws[:, None], {0: ScoreMarginal(values, stats.gamma(2).cdf(values))})[:, 0]
     assert (np.argsort(moved) == np.argsort(draws)).all()
     assert_allclose(np.quantile(moved, [0.05, 0.5, 0.95]), stats.gamma(2).ppf([0.05, 0.5, 0.95]), rtol=0.01)
 
@@ -135,7 +134,8 @@ def test_scores_of_the_same_rows_have_the_meat_of_a_fresh_start():
     tilt = as_tilt(phi, 0.01 * np.eye(3))
     meat = Meat.of(scores, shares, tilt, N, misfit=Misfit(0.1))
     fresh = Meat.of(other, shares, tilt, N, misfit=Misfit(0.1))
-    assert_allclose(meat.of_other_scores(other, shares, tilt, N).total, fresh.total, rtol=1e-10)
+    again = Meat.of(other, shares, tilt, N, misfit=meat.misfit, moments=meat.tilt)
+    assert_allclose(again.total, fresh.total, rtol=1e-10)
 
 
 SHARES = {"a": 0.5, "b": 0.497, "rare": 0.003}

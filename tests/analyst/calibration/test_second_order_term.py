@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from posterior_tools import as_tilt, flat
 from scipy.special import expit, softmax
 
-from iwbayes.analyst.calibration import second_order_term
+from iwbayes.analyst.calibration import meat
 from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, calibrate_normal
 
 N = 300
@@ -93,7 +93,7 @@ def test_of_a_logit_in_closed_form(share, sd):
 
 
 def test_of_a_regression_by_refits(monkeypatch):
-    monkeypatch.setattr(second_order_term, "_PAIRS", 4000)
+    monkeypatch.setattr(meat, "_PAIRS", 4000)
     x, y, shares, phi = linear_rows(n=800)
     noise = noise_of(phi, 0.05)
     found = extra(terms_of(x, y, shares), phi, noise)
@@ -152,13 +152,13 @@ def test_repeated_calls_change_nothing():
 
 
 def test_a_part_of_the_rows_says_what_all_do(monkeypatch):
-    monkeypatch.setattr(second_order_term, "_PAIRS", 500)
+    monkeypatch.setattr(meat, "_PAIRS", 500)
     x, y, shares, phi = linear_rows(n=9000)
     noise = noise_of(phi, 0.08)
     terms = replace(terms_of(x, y, shares), gradients_at=None)
     linear = calibrate_normal(terms, prior=flat, n_private=N, tilt=as_tilt(phi, noise)).likelihood_covariance
     whole = extra(terms_of(x, y, shares), phi, noise)
-    monkeypatch.setattr(second_order_term, "_MOST_ROWS", 5000)
+    monkeypatch.setattr(meat, "_MOST_ROWS", 5000)
     found = extra(terms_of(x, y, shares), phi, noise)
     assert_allclose(np.diag(found), np.diag(whole), rtol=0.2, atol=0.02 * np.diag(linear).min())
 

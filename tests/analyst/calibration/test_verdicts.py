@@ -17,14 +17,14 @@ from numpy.testing import assert_allclose
 from posterior_tools import formula_record, normal_of
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.calibration.marks import mark_uncalibrated, summary_with_stars, warn_outside_domain
+from iwbayes.analyst.calibrate import sample
 from iwbayes.analyst.calibration.measures.dfbetas import LIMIT as DFBETAS_LIMIT
+from iwbayes.analyst.calibration.record import mark_uncalibrated, summary_with_stars, warn_outside_domain
 from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, calibrate_normal
 from iwbayes.analyst.criticism.diagnose import diagnose
 from iwbayes.analyst.fit import fit
 from iwbayes.analyst.quantities.predictions import predictions
 from iwbayes.analyst.released_tilt import ReleasedTilt
-from iwbayes.analyst.sample import sample
 from iwbayes.analyst.weighting.release_rows import formula_of
 from iwbayes.analyst.weighting.reweight import reweight
 from iwbayes.release.weights import Weights

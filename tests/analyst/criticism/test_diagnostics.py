@@ -183,9 +183,9 @@ def test_one_chain_has_no_r_hat():
 def test_draws_far_from_the_mode_are_of_another_model():
     skew = MEASURES["skew"]
     near, far = skew.check(2.9, "formula"), skew.check(34.0, "formula")
-    assert "tighter priors or fix them; merge small groups" in near.reason and "entred" not in near.reason
-    assert far.reason.startswith("skew 34 >= 0.5: the draws are far from the mode of the model that was passed")
-    assert "Sample the model that reweight() returned, with these weights." in far.reason
+    assert "tighter priors or fix them; merge small groups" in near.reason() and "entred" not in near.reason()
+    assert far.reason().startswith("skew 34 >= 0.5: the draws are far from the mode of the model that was passed")
+    assert "Sample the model that reweight() returned, with these weights." in far.reason()
     assert skew.check(0.4, "formula").what_to_do == "" and skew.check(np.nan, "formula").verdict == "info"
 
 
@@ -193,8 +193,8 @@ def test_limits_are_strict_and_reasons_say_the_numbers():
     assert below("k", 0.7, 0.7, "do this.").verdict == "fail"
     assert above("e", 0.35, 0.35, "do this.").verdict == "fail"
     assert above("e", np.inf, 0.35, "do this.").verdict == "ok"
-    assert below("k", 0.83, 0.7, "do this.").reason == "k 0.83 >= 0.7: do this."
-    assert above("e", 0.2, 0.35, "do this.").reason == "e 0.2 <= 0.35: do this."
+    assert below("k", 0.83, 0.7, "do this.").reason() == "k 0.83 >= 0.7: do this."
+    assert above("e", 0.2, 0.35, "do this.").reason() == "e 0.2 <= 0.35: do this."
 
 
 def recorded(idata, **attrs):

@@ -77,7 +77,7 @@ def test_the_stored_coefficients_split_the_weights_into_base_and_tilt(curved, no
     target = shares @ phi + [0.3, -0.4, 0.2]
     log_weights, b = tilt(phi, target, noise, 500, base=base)
     released = ReleasedTilt(phi, noise, target, weights=Weights(log_weights, "TiltWeights"), coefficients=b)
-    assert_allclose(released.base_and_coefficients[0], base, atol=1e-9)
+    assert_allclose(released.base, base, atol=1e-9)
     center = phi - np.exp(log_weights) / len(phi) @ phi
     ridge = noise + (phi - shares @ phi).T @ ((phi - shares @ phi) * shares[:, None]) / 500
     assert_allclose(ridge @ b, target - (phi - center)[0], atol=1e-7)

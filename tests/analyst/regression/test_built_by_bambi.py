@@ -15,12 +15,11 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.calibrate import calibrate
+from iwbayes.analyst.calibrate import calibrate, sample
 from iwbayes.analyst.criticism.diagnose import diagnose
 from iwbayes.analyst.fit import fit
 from iwbayes.analyst.regression.built_by_bambi import build, is_beyond
 from iwbayes.analyst.regression.model import regression
-from iwbayes.analyst.sample import sample
 from iwbayes.analyst.weighting.reweight import reweight
 from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
 from iwbayes.utils.warnings import CalibrationWarning, IwbayesWarning

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from iwbayes.analyst.calibration.measure import Estimates, Measure
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.evidence.feature_map import whitener_of
+from iwbayes.evidence.terms import ordered_terms, raw_chunks, raw_terms
 from iwbayes.utils.arrays import Array
 
 #: Chosen on the ten development populations of ``benchmarks/populations.py`` and on the four with strongly related
@@ -15,6 +17,9 @@ LIMIT = 0.2
 #: Intervals by rehearsals are longer.
 OF_REHEARSALS = 0.3
 
+Rows = NDArray[np.intp] | slice
+ALL = slice(None)
+
 #: Directions of the features with less than this share of the largest weighted variance are left out.
 _CUT = 1e-6
 #: Products of columns that the release did not measure count if they explain at least this share of a curvature's
@@ -22,19 +27,14 @@ _CUT = 1e-6
 _LEAST_SHARE = 0.1
 #: Most rows, chosen at random; most directions per parameter, and most pairs if parameters are many.
 _MOST_ROWS, _MOST_OTHERS, _MOST_PAIRS = 10_000, 8, 200
+#: Most unmeasured products that are looked at.
+_MOST_PRODUCTS = 300
 
 
 def curvature_error(at: Estimates) -> Array | None:
     """Return the relative error of the length of each estimate's interval that is due to the curvature, shape (q,).
 
-    Intervals have the length of ``J^-1``, and J is a weighted mean over the rows as well: it depends on how strongly
-    the predictors are related. If a generator blurs a strong relation, J is too large in the direction that separates
-    the predictors, and their intervals are too short.
-
-    Let E be the error of J in units in which J is the identity, and v the direction of a parameter. The variance of its
-    estimate then has the relative error ``-v'Ev + |Ev|^2`` to second order. The result is the root of the variance of
-    the first term plus the square of half the mean of the second. The second one finds relations that are missing from
-    the rows altogether. None without a tilt or second derivatives.
+    None without a tilt or second derivatives.
 
     Theory: docs/theory.md#the-error-of-the-curvature.
     """
@@ -50,32 +50,26 @@ def curvature_error(at: Estimates) -> Array | None:
     if len(rows) > _MOST_ROWS:
         rows = np.sort(np.random.default_rng(0).choice(rows, _MOST_ROWS, replace=False))
     own, used = curvatures(rows, left, right), shares[rows] / shares[rows].sum()
-    variances = error_variances(own, scores[rows], used, tilt.at(rows), at.n_private, at.meat.misfit.value)
+    variances = error_variances(own, scores[rows], used, tilt, at.n_private, at.meat.misfit.value, rows)
     second = variances[p:].reshape(p, q).sum(axis=1)
     error = np.sqrt(variances[:p] + np.square(second / 2))
     return np.where(directions.any(axis=0), error, np.nan)
 
 
 def error_variances(
-    values: Array, scores: Array, shares: Array, tilt: ReleasedTilt, n_private: float, misfit: float
+    values: Array, scores: Array, shares: Array, tilt: ReleasedTilt, n_private: float, misfit: float, rows: Rows = ALL
 ) -> Array:
-    """Return the variance (q,) of the error of weighted means of numbers of the rows, `values` (row, q).
+    """Return the variance (q,) of the error of weighted means of numbers of some rows of the tilt, `values` (row, q).
 
-    The mean score at a mode is zero, so the part of the values that is linear in the scores (row, p) has no error. (For
-    the scale of a normal that is all.) The rest is regressed on all features that the release measured: those of the
-    tilt, and the columns and products of the early ones of several stages. The variance is a sum of three parts:
-
-    - the noise in the released means of the features, at most as large as a density can differ: the error of the mean
-      of a feature psi of variance one has the prior variance ``4 / mean(psi^4)``, so that the share of a rare cell can
-      change by about twice its size, and not by a multiple of that as the noise of its mean;
-    - the sampling of the private rows;
-    - `misfit` times the variance that the features do not explain. What products of columns explain that the
-      release did not measure is unknown, and this variance counts in full.
+    It is that of the noise in the released means of all measured features, at most as large as a density can differ,
+    that of the sampling of the private rows, and `misfit` times what the features leave. What unmeasured products of
+    columns explain of that counts in full. The part of the values that is linear in the scores (row, p) has no error,
+    because the mean score at a mode is zero.
     """
     rest = values - shares @ values
     rest = rest - _fitted(scores - shares @ scores, rest, shares)
     blocks = [tilt.features] if tilt.columns is None else [tilt.features, tilt.columns.features]
-    phi = np.concatenate(blocks, axis=1)
+    phi = np.concatenate([block[rows] for block in blocks], axis=1)
     k = len(tilt.noise)
     noise = np.zeros((phi.shape[1], phi.shape[1]))
     noise[:k, :k] = tilt.noise
@@ -92,8 +86,33 @@ def error_variances(
     sampled = shares @ rest**2 / n_private
     rest = rest - own @ cross
     left = shares @ rest**2
-    unknown = _explained(tilt.unmeasured_products(), own, rest, shares) * left
+    unknown = _explained(_unmeasured_products(tilt, rows), own, rest, shares) * left
     return np.asarray(by_noise + sampled + unknown + (0.0 if np.isnan(misfit) else misfit) * (left - unknown))
+
+
+def _unmeasured_products(tilt: ReleasedTilt, rows: Rows) -> Array:
+    """Return the squares and products of columns that the release did not measure, (row, k); some, if they are many.
+
+    After several stages, these are products of the columns that the models read; otherwise, of all columns.
+    """
+    nothing = np.zeros((len(tilt.features[rows]), 0))
+    if tilt.frame is None or tilt.schema is None:
+        return nothing
+    known = tilt.column_map if tilt.column_map is not None else tilt.feature_map
+    measured = set() if known is None else set(raw_terms(known.schema, known.terms))
+    read = {index for term in measured for index in term} if tilt.column_map is not None else None
+    found = [
+        term
+        for term in raw_terms(tilt.schema, "quadratic")
+        if len(term) == 2 and term not in measured and (read is None or set(term) <= read)
+    ]
+    if len(found) > _MOST_PRODUCTS:
+        chosen = np.random.default_rng(0).choice(len(found), _MOST_PRODUCTS, replace=False)
+        found = [found[index] for index in chosen]
+    if not found:
+        return nothing
+    chunks = raw_chunks(tilt.schema, ordered_terms(set(found)), tilt.frame.iloc[rows])
+    return np.nan_to_num(np.concatenate([raw for _, raw in chunks]))
 
 
 def _explained(products: Array, own: Array, rest: Array, shares: Array) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from iwbayes.analyst.calibration.measure import Estimates, Measure
-from iwbayes.analyst.calibration.second_moments import BLOCK_NUMBERS
+from iwbayes.analyst.calibration.meat import BLOCK_NUMBERS
 from iwbayes.utils.arrays import Array, row_blocks
 
 #: On ten real populations and 40 simulated cells, 90 % intervals of parameters inside all other limits covered 96 %
@@ -17,11 +17,9 @@ LIMIT = 0.5
 def dfbetas(at: Estimates) -> Array:
     """Return ``max_i |p_i J^-1 r_i| / sd``: the largest shift of each estimate by a single row, shape (q,).
 
-    The unit is the estimate's standard deviation. This is the largest DFBETAS of Belsley, Kuh & Welsch (1980) over the
-    rows. It uses the residual r of a score on the tilt's features, because the tilt follows the sampled rows. In
-    contrast to k-hat of the weights, it measures the effect of the weights on an estimate, and it remains meaningful if
-    the weights take few distinct values. The squares sum over the rows to the share of the variance that they
-    contribute.
+    This is the largest DFBETAS of Belsley, Kuh & Welsch (1980), with the residual r of a score on the tilt's features,
+    because the tilt follows the sampled rows. In contrast to k-hat, it measures the effect of the weights on an
+    estimate. The squares sum over the rows to the share of the variance that they contribute.
 
     Theory: docs/theory.md#pareto-k-and-effective-sample-sizes.
     """

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from iwbayes.analyst.calibration.influences import Influences
-from iwbayes.analyst.calibration.measure import Measure
+from iwbayes.analyst.calibration.measure import NO_PULL, Influences, Measure
 from iwbayes.utils.arrays import Array
 
 #: The share is near zero if a release dropped the products of response and predictor, or measured the scores of other
@@ -21,13 +20,15 @@ LIMIT = 0.9
 OF_REHEARSALS = 0.7
 
 
-def explained(influences: Influences, gradient: Array | None = None) -> Array:
+def explained(influences: Influences, gradient: Array | None) -> Array:
     """Return the share of the variance of influence functions that the features span; NaN if no row has influence.
 
     Theory: docs/theory.md#kappa-and-what-explained-means.
     """
     of = influences.along(gradient)
-    share = np.divide(of.spanned, of.total, out=np.where(of.total > 0, 0.0, np.nan), where=of.acts)
+    share = np.divide(
+        of.spanned, of.total, out=np.where(of.total > 0, 0.0, np.nan), where=of.spanned > NO_PULL * of.total
+    )
     return np.minimum(share, 1.0)
 
 
@@ -39,7 +40,6 @@ MEASURE = Measure(
     "narrow. Request a release with for_models=[this model] or a larger budget. A term such as I(x > 1) needs its own "
     "column; a steep or curved relation needs a transformed column (log1p).",
     remedy="a model of measured terms; `for_models=[your formula]`",
-    compute=lambda at: None if at.influences is None else explained(at.influences),
     of_influences=explained,
     limits={"formula": LIMIT, "pool": LIMIT, "rehearsals": OF_REHEARSALS},
     theory="kappa-and-what-explained-means",

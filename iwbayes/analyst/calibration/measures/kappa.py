@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from iwbayes.analyst.calibration.influences import Influences
-from iwbayes.analyst.calibration.measure import Measure
+from iwbayes.analyst.calibration.measure import NO_PULL, Influences, Measure
 from iwbayes.utils.arrays import Array
 
 #: The formulas follow the weight noise to second order. Beyond this limit, 90 % intervals covered 80 to 87 % in the
@@ -16,13 +15,15 @@ from iwbayes.utils.arrays import Array
 LIMIT = 0.12
 
 
-def kappa(influences: Influences, gradient: Array | None = None) -> Array:
+def kappa(influences: Influences, gradient: Array | None) -> Array:
     """Return ``sqrt(c Sigma_zeta c' / c H c')``, with c a row of ``J^-1 C H^+``; zero if the tilt has no effect.
 
     Theory: docs/theory.md#kappa-and-what-explained-means.
     """
     of = influences.along(gradient)
-    ratio = np.divide(np.maximum(of.noise, 0.0), of.spanned, out=np.zeros(len(of.total)), where=of.acts)
+    ratio = np.divide(
+        np.maximum(of.noise, 0.0), of.spanned, out=np.zeros(len(of.total)), where=of.spanned > NO_PULL * of.total
+    )
     return np.sqrt(ratio)
 
 
@@ -33,7 +34,6 @@ MEASURE = Measure(
     what_to_do="the privacy noise is too large for this estimate, and its interval may be too narrow. Use a simpler "
     "model, or request a release with more private rows, a larger epsilon or fewer features.",
     remedy="simpler model, fewer levels; more rows, a larger epsilon, `for_models`",
-    compute=lambda at: None if at.influences is None else kappa(at.influences),
     of_influences=kappa,
     limits={"formula": LIMIT, "pool": LIMIT, "rehearsals": "Their lengths follow the noise."},
     theory="kappa-and-what-explained-means",

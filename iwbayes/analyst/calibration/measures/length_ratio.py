@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from iwbayes.analyst.calibration.measure import Estimates, Measure
+from iwbayes.analyst.calibration.measure import Estimates, Measure, everywhere
 from iwbayes.utils.arrays import Array
-
-_UNJUDGED = "Length is no fault."
 
 
 def length_ratio(at: Estimates) -> Array | None:
@@ -19,16 +17,14 @@ def length_ratio(at: Estimates) -> Array | None:
     if of is None:
         return None
     whole = of.variance + of.unrehearsed
-    return np.sqrt(np.divide(whole, of.formula, out=np.full(at.size, np.nan), where=of.formula > 0))
+    return np.sqrt(np.divide(whole, of.formula, out=np.full_like(whole, np.nan), where=of.formula > 0))
 
 
 MEASURE = Measure(
     name="length_ratio",
     meaning="Standard deviation of an estimate by rehearsals, relative to that by the formula.",
-    what_to_do="",
-    remedy="",
     compute=length_ratio,
-    limits=dict.fromkeys(("formula", "rehearsals", "pool"), _UNJUDGED),
+    limits=everywhere("Length is no fault."),
     theory="rehearsals",
     listed=("rehearsals",),
 )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from iwbayes.analyst.calibration.influences import Influences
-from iwbayes.analyst.calibration.measure import Measure
+from iwbayes.analyst.calibration.measure import Influences, Measure
 from iwbayes.utils.arrays import Array
 
 #: The variance treats the error of the weighted rows in features that the tilt does not use as one of many equal ones.
@@ -15,7 +14,7 @@ LIMIT = 0.4
 OF_POOLS = 0.2
 
 
-def misfit_share(influences: Influences, gradient: Array | None = None) -> Array:
+def misfit_share(influences: Influences, gradient: Array | None) -> Array:
     """Return the share of the variance that is due to misfit."""
     of = influences.along(gradient)
     return np.divide(of.misfit, of.variance, out=np.full(len(of.total), np.nan), where=of.variance > 0)
@@ -29,7 +28,6 @@ MEASURE = Measure(
     "private rows differ. It may cover too rarely. Request a release with a better generator, or with a larger share "
     "of the budget for the generator.",
     remedy="a better generator, or a larger share of the budget for it",
-    compute=lambda at: None if at.influences is None else misfit_share(at.influences),
     of_influences=misfit_share,
     limits={"formula": LIMIT, "pool": OF_POOLS, "rehearsals": "Their lengths follow the misfit."},
     theory="the-sandwich-with-the-noise-in-it",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from iwbayes.analyst.calibration.measure import Estimates, Measure
+from iwbayes.analyst.calibration.measure import Estimates, Measure, everywhere
 from iwbayes.utils.arrays import Array
-
-_UNJUDGED = "The intervals are not those of the formula."
 
 
 def rehearsed_coverage(at: Estimates) -> Array | None:
@@ -17,10 +15,8 @@ def rehearsed_coverage(at: Estimates) -> Array | None:
 MEASURE = Measure(
     name="rehearsed_coverage",
     meaning="Share of rehearsals in which the 90 % interval of the formula covers the rehearsed value.",
-    what_to_do="",
-    remedy="",
     compute=rehearsed_coverage,
-    limits=dict.fromkeys(("formula", "rehearsals", "pool"), _UNJUDGED),
+    limits=everywhere("The intervals are not those of the formula."),
     theory="rehearsals",
     worst="smallest",
     listed=("rehearsals",),

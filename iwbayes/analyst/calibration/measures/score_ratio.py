@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from iwbayes.analyst.calibration.influences import rows_behind
-from iwbayes.analyst.calibration.measure import Estimates, Measure
+from iwbayes.analyst.calibration.measure import Estimates, Measure, everywhere, rows_behind
 from iwbayes.analyst.calibration.score_marginals import OF_FORMULA
 from iwbayes.utils.arrays import Array
 
@@ -13,15 +12,15 @@ from iwbayes.utils.arrays import Array
 LIMIT = 1.5
 
 
-def score_ratio(at: Estimates) -> Array:
-    """Return the ratio (q,) of lengths; infinite if nothing bounds a parameter, NaN without a tilt.
+def score_ratio(at: Estimates) -> Array | None:
+    """Return the ratio (q,) of lengths; infinite if nothing bounds a parameter, None without a tilt.
 
     For quantities computed from parameters it is 1 if many rows are behind them, and unknown otherwise.
     """
     if at.score_ratio is not None:
         return at.score_ratio
     if at.tilt is None:
-        return np.full(at.size, np.nan)
+        return None
     behind = rows_behind(at.scores @ at.bread, at.shares, at.n_private)
     return np.where(behind >= OF_FORMULA.limit(at.n_private), 1.0, np.nan)
 
@@ -36,7 +35,7 @@ MEASURE = Measure(
     "release with a larger epsilon.",
     remedy="merge rare levels, drop one of the predictors, or choose a prior; more rows, a larger epsilon",
     compute=score_ratio,
-    limits={"formula": LIMIT, "rehearsals": LIMIT, "pool": LIMIT},
+    limits=everywhere(LIMIT),
     theory="intervals-that-invert-a-score-test",
     listed=("formula", "pool"),
 )

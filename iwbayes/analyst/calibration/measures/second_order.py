@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from iwbayes.analyst.calibration.measure import Estimates, Measure
+from iwbayes.analyst.calibration.measure import Estimates, Measure, everywhere
 from iwbayes.utils.arrays import Array
-
-_INCLUDED = "The interval includes it."
 
 
 def second_order(at: Estimates) -> Array | None:
@@ -22,10 +20,8 @@ def second_order(at: Estimates) -> Array | None:
 MEASURE = Measure(
     name="second_order",
     meaning="Share of the variance that is of second order in the weights.",
-    what_to_do="",
-    remedy="",
     compute=second_order,
-    limits=dict.fromkeys(("formula", "rehearsals", "pool"), _INCLUDED),
+    limits=everywhere("The interval includes it."),
     theory="the-sandwich-with-the-noise-in-it",
     listed=(),
 )
