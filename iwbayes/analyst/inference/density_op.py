@@ -14,23 +14,18 @@ from iwbayes.utils.arrays import Array
 
 
 class DensityOp(Op):
-    """Log density of a vector by `function`, theta (p,) -> (log density, gradient (p,)).
+    """Log density of a vector, and its gradient (p,), by `function`, which may be replaced between runs."""
 
-    The function may be replaced between runs.
-    """
-
-    def __init__(self) -> None:
-        self.function: Callable[[Array], tuple[float, Array]]
+    function: Callable[[Array], tuple[float, Array]]
 
     def make_node(self, *inputs: Any) -> Apply:
-        """Apply to a vector; the outputs are the log density and its gradient, which `pullback` uses."""
+        """Apply to a vector."""
         return Apply(self, [pt.as_tensor_variable(theta) for theta in inputs], [pt.dscalar(), pt.dvector()])
 
     def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
         """Evaluate."""
-        value, gradient = self.function(inputs[0])
-        output_storage[0][0] = np.asarray(value, dtype=np.float64)
-        output_storage[1][0] = np.asarray(gradient, dtype=np.float64)
+        for storage, value in zip(output_storage, self.function(inputs[0]), strict=True):
+            storage[0] = np.asarray(value, dtype=np.float64)
 
     def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> list[Any]:
         """Differentiate the log density."""

@@ -16,7 +16,7 @@ from pytensor.graph.replace import vectorize_graph
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
 from iwbayes.analyst.inference.row_graph import check_operations, one_row
 from iwbayes.analyst.weighting.graph_functions import CompiledWhenUsed
-from iwbayes.analyst.weighting.other_rows import MovableRows, OfColumn, cells_of
+from iwbayes.analyst.weighting.release_rows import MovableRows, OfColumn, cells_of
 from iwbayes.analyst.weighting.reweight import reweight
 from iwbayes.evidence.scores import MOST_OUTCOMES, Outcomes
 from iwbayes.schema import Binary, Categorical, Date, Integer, Schema
@@ -154,8 +154,8 @@ class PyMCModel:
         if not isinstance(model, pm.Model):
             raise TypeError(f"the function must return a pymc.Model or a Bambi model; got {type(model).__name__}")
         posterior = ModelPosterior(reweight(model, np.ones(len(table)))).movable(table)
-        rows, theta, held = posterior.graph_of_rows
-        return posterior, held, scores_of_one(rows, theta, held)
+        graphs = posterior.graphs
+        return posterior, graphs.held, scores_of_one(graphs.rows, graphs.theta, graphs.held)
 
     def to_data(self) -> dict[str, Any]:
         """Return the name of the model, which a release can store; its function cannot be stored."""

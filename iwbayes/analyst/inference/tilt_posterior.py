@@ -19,9 +19,8 @@ from scipy.special import logsumexp, softmax
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.arguments import Method
 from iwbayes.analyst.inference.nuts import RHAT_FAILURE, SamplingSettings
-from iwbayes.analyst.inference.transport import map_draws
 from iwbayes.analyst.inference.weight_draws import draw_densities
-from iwbayes.analyst.inference.weighted_posterior import LogDensity
+from iwbayes.analyst.inference.weighted_posterior import LogDensity, map_draws
 from iwbayes.analyst.released_tilt import FEATURE_CUT
 from iwbayes.utils.arrays import MERGE_SHARE, Array, identical_rows, row_blocks, symmetric
 from iwbayes.utils.newton import maximise

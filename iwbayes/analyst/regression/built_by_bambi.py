@@ -136,7 +136,7 @@ class BuiltRegression:
     @property
     def observed(self) -> xr.Dataset:
         """The response."""
-        from iwbayes.analyst.weighting.observed_variables import observed_dataset
+        from iwbayes.analyst.weighting.observed_rows import observed_dataset
 
         return observed_dataset(self.model)
 
@@ -206,7 +206,7 @@ def build(formula: str, release: Release, family: Any, priors: Any) -> tuple[pm.
         raise ValueError(
             f"Bambi could not build {formula!r} with family {name!r}: {reason}. Columns are {list(schema.names)}."
         ) from error
-    from iwbayes.analyst.weighting.model_copy import drop_variables
+    from iwbayes.analyst.weighting.reweight import drop_variables
 
     values = data[own[0]].to_numpy(np.float64) if name in ("gaussian", "t", "gamma") else None
     built = _with_default_priors(model, name, values, priors or {}, release.weights.values)
@@ -224,7 +224,7 @@ def _with_default_priors(model: Any, family: str, response: Array | None, given:
     import pymc as pm
     from pymc.model.fgraph import ModelFreeRV
 
-    from iwbayes.analyst.weighting.model_copy import transform_model
+    from iwbayes.analyst.weighting.reweight import transform_model
 
     parts = model.parameters if hasattr(model, "parameters") else model.components
     part, share = parts[model.family.likelihood.parent], weights / weights.sum()

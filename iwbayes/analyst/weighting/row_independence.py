@@ -17,7 +17,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
 from iwbayes.analyst.weighting.graph_functions import evaluate, interpreted
-from iwbayes.analyst.weighting.observed_variables import observed_variables
+from iwbayes.analyst.weighting.observed_rows import observed_variables
 
 # Smaller differences of terms count as rounding: linear algebra on many rows at once may round differently.
 _TOLERANCE = 1e-9
