@@ -68,7 +68,7 @@ class ModelScores:
         assert self.levels is not None  # noqa: S101 - called only for responses with levels
         name, codes = self.levels
         levels = self.held.schema[name].levels  # type: ignore[attr-defined]
-        found = [self._of(with_level(frame, name, levels[code])) for code in codes]
+        found = [self._at_level(frame, name, levels[code]) for code in codes]
         scores, logs = (np.stack([part[index] for part in found]) for index in (0, 1))
         own = cells_of(frame, self.held.schema, name)[0]
         scores[:, ~np.isin(own, codes)] = np.nan
@@ -83,7 +83,7 @@ class ModelScores:
             if column.name not in self.columns or not isinstance(column, Binary | Categorical) or column.missing:
                 continue
             codes = range(min(len(column.levels), MOST_OUTCOMES + 1))
-            each = [self._of(with_level(frame, column.name, column.levels[code])) for code in codes]
+            each = [self._at_level(frame, column.name, column.levels[code]) for code in codes]
             kept = tuple(code for code in codes if np.isfinite(each[code][0]).any())
             with np.errstate(all="ignore"):
                 totals = np.sum([np.exp(each[code][1]) for code in kept], axis=0)
@@ -91,6 +91,10 @@ class ModelScores:
             if 1 < len(kept) <= MOST_OUTCOMES and np.allclose(totals[there], 1.0, rtol=0, atol=_ROUNDING):
                 return replace(self, levels=(column.name, kept))
         return self
+
+    def _at_level(self, frame: pd.DataFrame, name: str, level: Any) -> tuple[Array, Array]:
+        """Return `_of` rows with the same level in all cells of a column, which keeps its type."""
+        return self._of(frame.assign(**{name: pd.array([level], dtype=frame[name].dtype).repeat(len(frame))}))
 
     def _of(self, frame: pd.DataFrame) -> tuple[Array, Array]:
         """Return scores (row, p) and log densities (row,) of rows; NaN in rows for which the model is not defined."""
@@ -113,12 +117,8 @@ class ModelScores:
 class PyMCModel:
     """A `ScoreModel`: a PyMC model that a release is made for. Functions need be neither hashable nor comparable.
 
-    Parameters
-    ----------
-    build : callable
-        Function from a data frame of synthetic rows to a `pymc.Model`, or a Bambi model, with one density per row.
-    name : str
-        Name of the model in messages and in the release.
+    `build` maps a data frame of synthetic rows to a `pymc.Model`, or a Bambi model, with one density per row. `name` is
+    that of the model in messages and in the release.
     """
 
     build: Callable[[pd.DataFrame], Any] = field(repr=False)  # its own repr may show data that it holds
@@ -146,7 +146,12 @@ class PyMCModel:
         return at
 
     def built(self, table: SyntheticTable) -> tuple[ModelPosterior, MovableRows, CompiledWhenUsed]:
-        """Return the posterior of the rows, the columns in the model, and the score function of single rows."""
+        """Return the posterior of the rows, the columns in the model, and the score function of single rows.
+
+        It maps theta and arrays (row, 1, ...) to scores (row, p), log densities and `defined` (row,). The graph of all
+        log densities is rewritten for a single row, differentiated, and repeated over rows, so the scores of a row
+        depend on this row only, whatever the operations are, and no cell of a row makes it fail.
+        """
         model = self.build(table.frame.copy())
         if not isinstance(model, pm.Model) and hasattr(model, "backend"):
             model.build()
@@ -155,7 +160,13 @@ class PyMCModel:
             raise TypeError(f"the function must return a pymc.Model or a Bambi model; got {type(model).__name__}")
         posterior = ModelPosterior(reweight(model, np.ones(len(table)))).movable(table)
         graphs = posterior.graphs
-        return posterior, graphs.held, scores_of_one(graphs.rows, graphs.theta, graphs.held)
+        one = one_row(graphs.rows, graphs.held.shared)
+        gradient: Any = pt.grad(one.density, graphs.theta, disconnected_inputs="ignore")
+        outputs = [gradient, one.density, one.defined]
+        check_operations(outputs, one.inputs)
+        many = [pt.tensor(shape=(None, *var.type.shape), dtype=var.type.dtype) for var in one.inputs]
+        every = vectorize_graph(outputs, dict(zip(one.inputs, many, strict=True)))
+        return posterior, graphs.held, CompiledWhenUsed([graphs.theta, *many], every, n_rows=None)
 
     def to_data(self) -> dict[str, Any]:
         """Return the name of the model, which a release can store; its function cannot be stored."""
@@ -181,26 +192,6 @@ def _check(model: PyMCModel, schema: Schema) -> None:
             f"the model {model.name!r} cannot be measured: the density of a row does not depend on its own cells "
             "alone. Use pm.Data for columns, and let no term depend on the number of rows."
         )
-
-
-def with_level(frame: pd.DataFrame, name: str, level: Any) -> pd.DataFrame:
-    """Return rows in canonical form with the same level in all cells of a column; the column keeps its type."""
-    return frame.assign(**{name: pd.array([level], dtype=frame[name].dtype).repeat(len(frame))})
-
-
-def scores_of_one(rows: Any, theta: Any, held: MovableRows) -> CompiledWhenUsed:
-    """Return the function of theta and arrays (row, 1, ...) to scores (row, p), log densities and `defined` (row,).
-
-    The graph of all log densities is rewritten for a single row, differentiated, and repeated over rows, so the scores
-    of a row depend on this row only, whatever the operations are, and no cell of a row makes it fail.
-    """
-    one = one_row(rows, held.shared)
-    gradient: Any = pt.grad(one.density, theta, disconnected_inputs="ignore")
-    outputs = [gradient, one.density, one.defined]
-    check_operations(outputs, one.inputs)
-    many = [pt.tensor(shape=(None, *var.type.shape), dtype=var.type.dtype) for var in one.inputs]
-    every = vectorize_graph(outputs, dict(zip(one.inputs, many, strict=True)))
-    return CompiledWhenUsed([theta, *many], every, n_rows=None)
 
 
 def trial_rows(schema: Schema) -> SyntheticTable:

@@ -15,6 +15,7 @@ import xarray as xr
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.arguments import Method
+from iwbayes.utils import checks
 from iwbayes.utils.arrays import Array
 from iwbayes.utils.warnings import IwbayesWarning
 
@@ -47,32 +48,26 @@ _OF_THE_STEP = ("target_accept", "max_treedepth")
 
 
 def check_sampler(sampler: Any) -> dict[str, Any]:
-    """Return the additional arguments of ``pymc.sample`` as a dict.
-
-    TypeError if they are not a mapping. ValueError if they contain an argument that each run sets itself or that
-    chooses how to start, or a ``max_seconds`` that is not a positive number.
-    """
+    """Return the additional arguments of ``pymc.sample`` as a dict; TypeError or ValueError if one is not allowed."""
     if sampler is not None and not isinstance(sampler, Mapping):
         raise TypeError(
             f"sampler must be a dict of arguments of pymc.sample; got {type(sampler).__name__}. Pass, for example, "
             'sampler={"tune": 500}.'
         )
     options = dict(sampler or {})
-    taken = sorted(set(_TAKEN) & set(options))
-    if taken:
+    if taken := sorted(set(_TAKEN) & set(options)):
         raise ValueError(
             f"sampler must not contain {taken}, because each run sets these itself. Leave them out. draws, chains and "
             "random_seed are arguments of fit; calibrate takes random_seed and keeps the number of draws."
         )
-    lost = sorted(set(_OF_THE_START) & set(options))
-    if lost:
+    if lost := sorted(set(_OF_THE_START) & set(options)):
         raise ValueError(
             f"sampler must not contain {lost}, because PyMC's NUTS starts at the mode, in units of the curvature "
             "there. Leave it out. To sample in a different way, use reweight() and pass the weighted model to "
             "pymc.sample."
         )
     seconds = options.get("max_seconds", TIME_LIMIT)
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+    if not checks.is_real(seconds) or not seconds > 0:
         raise ValueError(
             f"sampler's max_seconds must be a positive number; got {seconds!r}. The default is {TIME_LIMIT:g}."
         )
@@ -191,7 +186,11 @@ class WhitenedNuts:
         import pymc as pm
         import pytensor
 
-        back, seed = _root_of_inverse(precision), int(rng.integers(2**31))
+        seed = int(rng.integers(2**31))
+        try:  # R with R R' the inverse of the precision; of its diagonal alone if it is not positive definite
+            back = np.asarray(np.linalg.inv(np.linalg.cholesky(precision)).T, dtype=np.float64)
+        except np.linalg.LinAlgError:
+            back = np.diag(1 / np.sqrt(np.maximum(np.abs(np.diag(precision)), 1e-300)))
 
         def in_units(z: Array) -> tuple[float, Array]:
             value, gradient = density.gradient(center + back @ z)
@@ -215,14 +214,6 @@ class WhitenedNuts:
         return center + clock.fill(z) @ back.T, {name: clock.fill(values) for name, values in kept.items()}
 
 
-def _root_of_inverse(precision: Array) -> Array:
-    """Return R with R R' the inverse of a precision; of its diagonal alone if it is not positive definite."""
-    try:
-        return np.asarray(np.linalg.inv(np.linalg.cholesky(precision)).T, dtype=np.float64)
-    except np.linalg.LinAlgError:
-        return np.diag(1 / np.sqrt(np.maximum(np.abs(np.diag(precision)), 1e-300)))
-
-
 def sample_model(
     model: pm.Model, settings: SamplingSettings, draws: int, rng: np.random.Generator, *, n_runs: int = 1
 ) -> xr.Dataset:
@@ -237,10 +228,9 @@ def sample_model(
     run = clock.sample(options)
     drawn = arviz_compat.group(run, "posterior").transpose("chain", "draw", ...).load()
     clock.report((drawn.sizes["chain"], drawn.sizes["draw"]))
-    group = xr.Dataset({name: (values.dims, clock.fill(values.to_numpy())) for name, values in drawn.data_vars.items()})
-    group = group.assign_coords(
-        {name: values for name, values in drawn.coords.items() if name not in ("chain", "draw")}
-    )
     statistics = arviz_compat.group(run, "sample_stats")
-    diverging = int(statistics["diverging"].sum()) if "diverging" in statistics else 0
-    return group.assign_attrs(divergences=diverging)
+    return xr.Dataset(
+        {name: (values.dims, clock.fill(values.to_numpy())) for name, values in drawn.data_vars.items()},
+        {name: values for name, values in drawn.coords.items() if name not in ("chain", "draw")},
+        {"divergences": int(statistics["diverging"].sum()) if "diverging" in statistics else 0},
+    )

@@ -113,33 +113,28 @@ def _propose(
         return ImportanceDraws(theta[:draws], density[:draws], np.nan, np.nan, n), None
     smoothed, pareto_k = psislw(ratios)
     order = rng.permutation(n)
-    weights = _powers(smoothed[order], 1.0)
+    weights = _powers(smoothed[order])
     chosen = rng.permutation(order[systematic_indices(weights, draws, rng)])
-    found = ImportanceDraws(theta[chosen], density[chosen], float(pareto_k), _ess(weights), n)
+    found = ImportanceDraws(theta[chosen], density[chosen], float(pareto_k), float(1 / np.square(weights).sum()), n)
     return found, _moments(theta[order], smoothed[order])
 
 
-def _powers(log_weights: Array, power: float) -> Array:
+def _powers(log_weights: Array, power: float = 1.0) -> Array:
     """Return powers of weights, with sum one."""
     weights: Array = np.exp(power * (log_weights - np.max(log_weights)))
     return weights / weights.sum()
-
-
-def _ess(weights: Array) -> float:
-    """Return Kish's effective number of weights with sum one."""
-    return float(1 / np.square(weights).sum())
 
 
 def _moments(theta: Array, log_weights: Array) -> tuple[Array, Array] | None:
     """Return mean and covariance root of weighted draws; None if the draws span too few directions."""
     log_weights = np.where(log_weights > np.max(log_weights) - 1 / _LEAST_POWER, log_weights, -np.inf)
     enough = min(_LEARNING_ESS * theta.shape[1], np.isfinite(log_weights).sum() / 2)
-    power = 1.0
-    if _ess(_powers(log_weights, 1.0)) < enough:
+    weights = _powers(log_weights)
+    if 1 / np.square(weights).sum() < enough:
         power = scipy.optimize.brentq(
-            lambda power: _ess(_powers(log_weights, power)) - enough, 0.1 * _LEAST_POWER, 1.0, xtol=1e-9
+            lambda power: 1 / np.square(_powers(log_weights, power)).sum() - enough, 0.1 * _LEAST_POWER, 1.0, xtol=1e-9
         )
-    weights = _powers(log_weights, power)
+        weights = _powers(log_weights, power)
     mean = weights @ theta
     apart = (theta - mean) * np.sqrt(weights)[:, None]
     spread = np.sqrt(np.square(apart).sum(axis=0))

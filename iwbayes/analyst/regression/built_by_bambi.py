@@ -206,11 +206,16 @@ def build(formula: str, release: Release, family: Any, priors: Any) -> tuple[pm.
         raise ValueError(
             f"Bambi could not build {formula!r} with family {name!r}: {reason}. Columns are {list(schema.names)}."
         ) from error
-    from iwbayes.analyst.weighting.reweight import drop_variables
-
     values = data[own[0]].to_numpy(np.float64) if name in ("gaussian", "t", "gamma") else None
     built = _with_default_priors(model, name, values, priors or {}, release.weights.values)
-    drop_variables(built, [var.name for var in built.deterministics if len(frame) in var.shape.eval()])
+    deterministics = list(built.deterministics)
+    built.deterministics.clear()  # PyMC's lists cannot be assigned to
+    for var in deterministics:
+        if len(frame) not in var.shape.eval():
+            built.deterministics.append(var)
+        else:
+            built.named_vars.pop(var.name)
+            built.named_vars_to_dims.pop(var.name, None)
     predictors = [column for column in used if column != own[0]]
     return built, name, f"{quoted(own[0])} ~ {' + '.join(map(quoted, predictors)) or '1'}"
 

@@ -138,35 +138,15 @@ def batch_weights(fgraph: FunctionGraph, node: Any, weights: Any) -> Any:
     """
     if weights in node.inputs:  # another observed variable of the same batch
         return node.outputs[node.inputs.index(weights)]
-    inner = _inner_graph(node.op)
+    # a copy of the graph inside the node, which is frozen since pytensor 3
+    graph = node.op.fgraph
+    inner = graph.unfreeze() if hasattr(graph, "unfreeze") else graph.clone()
     index = inner.outputs[0].owner.inputs[1]  # output j is input j at the index
     table = weights.type()
     # checked inside, before indexing, which would fail on fewer weights than rows
     checked: Any = CheckWeights(LENGTH)(table, pt.eq(table.shape[0], inner.inputs[0].shape[0]))
-    new = MinibatchOp([*inner.inputs, table], [*inner.outputs, checked[index]])(*node.inputs, weights)
-    _replace(fgraph, node.outputs, new[:-1])
-    return new[-1]
-
-
-def drop_batch_weights(fgraph: FunctionGraph, node: Any, weights: Any) -> None:
-    """Undo `batch_weights`: remove from the node the output that provides the weights of a batch."""
-    above = set(ancestors([weights]))
-    kept = [j for j, output in enumerate(node.outputs) if output not in above]
-    if len(kept) == len(node.outputs):  # removed with another observed variable of the same batch
-        return
-    inner = _inner_graph(node.op)
-    inputs, outputs = ([of[j] for j in kept] for of in (inner.inputs, inner.outputs))
-    new: Any = MinibatchOp(inputs, outputs)(*[node.inputs[j] for j in kept], return_list=True)
-    _replace(fgraph, [node.outputs[j] for j in kept], new)
-
-
-def _replace(fgraph: FunctionGraph, old: Any, new: Any) -> None:
-    """Replace variables by others, which take their names."""
-    for before, after in zip(old, new, strict=True):
+    *new, drawn = MinibatchOp([*inner.inputs, table], [*inner.outputs, checked[index]])(*node.inputs, weights)
+    for before, after in zip(node.outputs, new, strict=True):
         after.name = before.name
-    fgraph.replace_all(list(zip(old, new, strict=True)), import_missing=True)
-
-
-def _inner_graph(op: Any) -> Any:
-    """Return a copy of the graph inside an OpFromGraph (frozen since pytensor 3)."""
-    return op.fgraph.unfreeze() if hasattr(op.fgraph, "unfreeze") else op.fgraph.clone()
+    fgraph.replace_all(list(zip(node.outputs, new, strict=True)), import_missing=True)
+    return drawn

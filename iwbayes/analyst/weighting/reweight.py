@@ -7,7 +7,7 @@ the same.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -28,7 +28,6 @@ from iwbayes.analyst.weighting.observed_rows import (
     ObservedRows,
     batch_weights,
     draws_rows,
-    drop_batch_weights,
     minibatch_node,
     observed_rows,
     weighted_variables,
@@ -176,7 +175,7 @@ def reweight(
 
 
 def unweight(model: pm.Model, keep: np.ndarray | None = None) -> pm.Model:
-    """Return a copy of a weighted model without its weights and their data variables: the inverse of `reweight`.
+    """Return a copy of a weighted model without weights in its densities; data variables stay.
 
     The log density is zero in the rows that `keep` (row,) excludes, and is not evaluated there.
     """
@@ -184,19 +183,10 @@ def unweight(model: pm.Model, keep: np.ndarray | None = None) -> pm.Model:
     def strip(fgraph: FunctionGraph, name: str, rv: Any, value: Any) -> Any:
         if not isinstance(rv.owner.op, WeightedRandomVariable):
             return rv
-        node = minibatch_node(value)
-        if node is not None:
-            drop_batch_weights(fgraph, node, rv.owner.inputs[1])
         plain = rv.owner.inputs[0]
         return plain if keep is None or keep.all() else WeightedRandomVariable(True)(plain, floatX(keep))
 
-    new = transform_model(model, strip)
-    feeding = set(ancestors([rv.owner.inputs[1] for rv in weighted_variables(model)]))
-    used = set(ancestors([*new.basic_RVs, *new.deterministics, *new.potentials, *new.rvs_to_values.values()]))
-    drop_variables(
-        new, [var.name for var in model.data_vars if var in feeding and new.named_vars[var.name] not in used]
-    )
-    return new
+    return transform_model(model, strip)
 
 
 #: Takes the copy's function graph, and the name, random variable and value of a variable in it. Returns a variable of
@@ -248,18 +238,6 @@ def _restore_order(copy: pm.Model, model: pm.Model) -> None:
         pairs = sorted(mapping.items(), key=lambda pair: rank.get(getattr(pair[part], "name", pair[part]), len(rank)))
         mapping.clear()
         mapping.update(pairs)
-
-
-def drop_variables(model: pm.Model, names: Iterable[str]) -> None:
-    """Remove data and deterministic variables that are no longer used from a model, in place."""
-    dropped = set(names)
-    for variables in (model.data_vars, model.deterministics):
-        kept = [var for var in variables if var.name not in dropped]
-        variables.clear()  # PyMC's lists cannot be assigned to
-        variables.extend(kept)
-    for name in dropped:
-        model.named_vars.pop(name)
-        model.named_vars_to_dims.pop(name, None)
 
 
 def log_likelihood(idata: ArvizObject, weighted: pm.Model, *, progressbar: bool = False) -> ArvizObject:
