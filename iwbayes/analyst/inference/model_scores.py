@@ -11,11 +11,10 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import pytensor.tensor as pt
-from pytensor.graph.replace import vectorize_graph
 
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
 from iwbayes.analyst.inference.row_graph import check_operations, one_row
-from iwbayes.analyst.weighting.graph_functions import CompiledWhenUsed
+from iwbayes.analyst.weighting.graph_functions import Batched
 from iwbayes.analyst.weighting.release_rows import MovableRows, OfColumn, cells_of
 from iwbayes.analyst.weighting.reweight import reweight
 from iwbayes.evidence.scores import MOST_OUTCOMES, Outcomes
@@ -41,7 +40,7 @@ class ModelScores:
 
     name: str
     held: MovableRows
-    function: CompiledWhenUsed
+    function: Batched
     theta: Array  # (p,), unconstrained
     levels: tuple[str, tuple[int, ...]] | None = None  # column of the response, and codes of its known levels
 
@@ -101,8 +100,7 @@ class ModelScores:
         if frame.empty:
             return np.empty((0, len(self.theta))), np.empty(0)
         arrays, known = self.held.arrays(frame)
-        scores, logs, defined = self.function(self.theta, *(array[:, None] for array in arrays))
-        scores, logs = (np.array(part, dtype=np.float64) for part in (scores, logs))
+        scores, logs, defined = self.function(*(array[:, None] for array in arrays), others=[self.theta])
         undefined = ~(known & np.asarray(defined, dtype=bool))
         scores[undefined], logs[undefined] = np.nan, np.nan
         return scores, logs
@@ -145,11 +143,11 @@ class PyMCModel:
 
         return at
 
-    def built(self, table: SyntheticTable) -> tuple[ModelPosterior, MovableRows, CompiledWhenUsed]:
+    def built(self, table: SyntheticTable) -> tuple[ModelPosterior, MovableRows, Batched]:
         """Return the posterior of the rows, the columns in the model, and the score function of single rows.
 
-        It maps theta and arrays (row, 1, ...) to scores (row, p), log densities and `defined` (row,). The graph of all
-        log densities is rewritten for a single row, differentiated, and repeated over rows, so the scores of a row
+        It maps arrays (row, 1, ...), and theta, to scores (row, p), log densities and `defined` (row,). The graph of
+        all log densities is rewritten for a single row, differentiated, and repeated over rows, so the scores of a row
         depend on this row only, whatever the operations are, and no cell of a row makes it fail.
         """
         model = self.build(table.frame.copy())
@@ -164,9 +162,7 @@ class PyMCModel:
         gradient: Any = pt.grad(one.density, graphs.theta, disconnected_inputs="ignore")
         outputs = [gradient, one.density, one.defined]
         check_operations(outputs, one.inputs)
-        many = [pt.tensor(shape=(None, *var.type.shape), dtype=var.type.dtype) for var in one.inputs]
-        every = vectorize_graph(outputs, dict(zip(one.inputs, many, strict=True)))
-        return posterior, graphs.held, CompiledWhenUsed([graphs.theta, *many], every, n_rows=None)
+        return posterior, graphs.held, Batched(one.inputs, outputs, [graphs.theta], n_rows=None)
 
     def to_data(self) -> dict[str, Any]:
         """Return the name of the model, which a release can store; its function cannot be stored."""

@@ -35,8 +35,7 @@ _OF_THE_START = ("init", "jitter_max_retries", "n_init", "nuts_sampler")
 _TUNE = 500
 # Settings for each of several runs, without reports from each run.
 _SHORT_TUNE, _QUIET = 200, {"quiet": True, "compute_convergence_checks": False}
-#: Seconds after which NUTS stops by default; seconds after which it estimates its duration; and the shortest duration
-#: that it reports.
+#: Seconds after which NUTS stops by default, after which it estimates its duration, and the shortest one it reports.
 TIME_LIMIT, SAY_AFTER, WORTH_SAYING = 600.0, 30.0, 120.0
 _FASTER = (
     "Request fewer draws or chains, merge rare levels, use tighter priors, or look for a parameter that the data do "
@@ -84,13 +83,13 @@ class _Clock:
         self._seconds = options.pop("max_seconds", TIME_LIMIT) / n_runs
         self._chains, self._draws, self._n_runs = options["chains"], draws, n_runs
         self._steps = options["chains"] * (draws + options.get("tune", 1000))
-        self._began, self._done, self._said, self._then = 0.0, 0, False, options.get("callback")
+        self._began, self._done, self._said = 0.0, 0, False
+        self._then = options.get("callback") or (lambda *args, **kwargs: None)
         options["callback"] = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Count a step; warn of a long run, and stop it at the time limit."""
-        if self._then is not None:
-            self._then(*args, **kwargs)
+        self._then(*args, **kwargs)
         self._began = self._began or monotonic()  # compilation before the first step does not count
         self._done += 1
         passed = monotonic() - self._began
@@ -99,12 +98,11 @@ class _Clock:
         whole = passed * self._steps / self._done * self._n_runs
         if passed > SAY_AFTER and whole > WORTH_SAYING and not self._said:
             self._said = True
-            stops = self._seconds * self._n_runs
             warnings.warn(
                 f"NUTS will take about {math.ceil(whole / 60)} minutes: {self._done:,} of {self._steps:,} "
-                f"steps{' of the first run' if self._n_runs > 1 else ''} took {passed:.0f} s. It stops after {stops:g} "
-                f"s and keeps its draws, as if interrupted; sampler={{'max_seconds': ...}} changes this limit. "
-                f"{_FASTER}.",
+                f"steps{' of the first run' if self._n_runs > 1 else ''} took {passed:.0f} s. It stops after "
+                f"{self._seconds * self._n_runs:g} s and keeps its draws, as if interrupted; "
+                f"sampler={{'max_seconds': ...}} changes this limit. {_FASTER}.",
                 IwbayesWarning,
                 stacklevel=2,
             )
@@ -166,7 +164,7 @@ class WhitenedNuts:
     def __init__(self, size: int, settings: SamplingSettings, *, n_runs: int) -> None:
         import pymc as pm
 
-        from iwbayes.analyst.inference.density_op import DensityOp
+        from iwbayes.analyst.weighting.graph_functions import DensityOp
 
         tuning = {"tune": _SHORT_TUNE, **_QUIET} if n_runs > 1 else {"tune": _TUNE}
         self._options = {"chains": settings.chains, "progressbar": False, **tuning, **settings.sampler}
@@ -219,8 +217,7 @@ def sample_model(
 ) -> xr.Dataset:
     """Sample a PyMC model with PyMC's step methods; return the posterior group with ``divergences`` as attribute.
 
-    `settings.sampler` takes precedence over the defaults here. `draws` is the number for each chain, and `n_runs` the
-    number of runs that share the time limit.
+    `draws` is the number for each chain, and `n_runs` the number of runs that share the time limit.
     """
     options = {**_QUIET, "chains": settings.chains, **settings.sampler}
     options |= {"model": model, "nuts_sampler": "pymc", "random_seed": int(rng.integers(2**31))}

@@ -209,10 +209,7 @@ class ComponentAssignment:
 def draw_components(
     located: Sequence[tuple[WeightedPosterior, Mode]], settings: SamplingSettings, n_each: int, rng: np.random.Generator
 ) -> list[Component]:
-    """Draw from each of the posteriors that `WeightedPosterior.modes` returns, `n_each` draws in each chain.
-
-    RuntimeError if k-hat is too large with method="laplace".
-    """
+    """Draw from each of the posteriors that `WeightedPosterior.modes` returns, `n_each` draws in each chain."""
     most = int(WORK_LIMIT / len(located) / max(posterior.cost for posterior, _ in located))
     n, n_adapted = (
         max(_LEAST_PROPOSALS, min(_PROPOSALS_PER_DRAW * draws, most))
@@ -234,9 +231,9 @@ def draw_densities(
 ) -> list[Draws]:
     """Draw from several log densities of the same dimension: by importance sampling, or by NUTS if k-hat is too large.
 
-    Each density comes with a point (p,) near its mode and its precision (p, p) there. `n_each` is the number of draws
-    in each chain; `proposals` and `adapted` are the numbers of proposals in `importance_draws`, at the mode and in
-    further rounds.
+    RuntimeError if it is with method="laplace". Each density comes with a point (p,) near its mode and its precision
+    (p, p) there. `n_each` is the number of draws in each chain; `proposals` and `adapted` are the numbers of proposals
+    in `importance_draws`, at the mode and in further rounds.
     """
     shape, found, tried = (settings.chains, n_each), {}, {}
     for index, (density, center, precision) in enumerate(densities if settings.method != "nuts" else []):

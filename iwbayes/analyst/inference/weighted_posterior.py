@@ -78,17 +78,11 @@ class WeightedPosterior(LogDensity):
         """Return the same posterior under different weights of its rows, shape (row,)."""
 
     def on_rows(self, table: SyntheticTable, weights: Array) -> WeightedPosterior:
-        """Return the same model, with the same prior, on other rows with their weights (row,).
-
-        ValueError if the model cannot be evaluated on these rows; TypeError if it cannot be evaluated on other rows.
-        """
+        """Return the same model, with the same prior, on other rows with their weights (row,), or raise an error."""
         raise TypeError("this model cannot be evaluated on other rows. Use calibrate='formula' instead of rehearsals.")
 
     def movable(self, table: SyntheticTable) -> WeightedPosterior:
-        """Return the same model, on the rows of a table, in a form that `on_rows` can evaluate; this object by default.
-
-        ValueError if the model cannot be evaluated on other rows.
-        """
+        """Return the same model, on the rows of a table, in a form that `on_rows` can evaluate; ValueError if none."""
         return self
 
     def in_likelihood(self, theta: Array) -> NDArray[np.bool_]:

@@ -1,8 +1,8 @@
-"""Functions of PyTensor graphs and their derivatives: evaluated in Python, or compiled if they are called often."""
+"""Functions of PyTensor graphs, evaluated in Python or compiled if they are called often, and graphs of functions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, cast
 
@@ -10,7 +10,8 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.mode import Mode, get_default_mode, optdb
-from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.op import Op
 from pytensor.graph.replace import vectorize_graph
 from pytensor.graph.rewriting.basic import PatternNodeRewriter
 
@@ -84,15 +85,17 @@ class CompiledWhenUsed:
 class Batched:
     """Outputs of a graph at many values of `inputs` at once, along a first axis that inputs and outputs have.
 
-    `others` are inputs with one value for all. Values are computed in blocks, because a value may loop over `n_rows`
-    rows.
+    `others` are inputs with one value for all. Values are computed in blocks: a value may loop over `n_rows` rows, see
+    `CompiledWhenUsed`.
     """
 
-    def __init__(self, inputs: Sequence[Any], outputs: list[Any], others: Sequence[Any] = (), *, n_rows: int) -> None:
+    def __init__(
+        self, inputs: Sequence[Any], outputs: list[Any], others: Sequence[Any] = (), *, n_rows: int | None
+    ) -> None:
         many = {var: pt.tensor(shape=(None, *var.type.shape), dtype=var.type.dtype) for var in inputs}
         function = vectorize_graph(outputs, many)
         self._function = CompiledWhenUsed([*many.values(), *others], function, n_rows=n_rows)
-        self._size, self._ndims = _BLOCK // max(1, n_rows), [output.type.ndim for output in outputs]
+        self._size, self._ndims = _BLOCK // (n_rows or 1), [output.type.ndim for output in outputs]
 
     def __call__(self, *values: Array, others: Sequence[Array] = ()) -> list[Array]:
         """Evaluate the outputs, each (value, ...)."""
@@ -154,3 +157,26 @@ class SmoothFunction:
             gradient, column = self.along(theta, *others, direction)
             columns.append(np.array(column))
         return np.array(gradient), symmetric(np.stack(columns, axis=1))
+
+
+class DensityOp(Op):
+    """Log density of a vector, and its gradient (p,), by `function`, which may be replaced between runs."""
+
+    function: Callable[[Array], tuple[float, Array]]
+
+    def make_node(self, *inputs: Any) -> Apply:
+        """Apply to a vector."""
+        return Apply(self, [pt.as_tensor_variable(theta) for theta in inputs], [pt.dscalar(), pt.dvector()])
+
+    def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
+        """Evaluate."""
+        for storage, value in zip(output_storage, self.function(inputs[0]), strict=True):
+            storage[0] = np.asarray(value, dtype=np.float64)
+
+    def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> list[Any]:
+        """Differentiate the log density."""
+        return [cotangents[0] * outputs[1]]
+
+    def L_op(self, inputs: Any, outputs: Any, output_grads: Any) -> list[Any]:  # noqa: N802 - PyTensor's older name
+        """Differentiate the log density."""
+        return self.pullback(inputs, outputs, output_grads)

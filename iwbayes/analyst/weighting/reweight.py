@@ -64,13 +64,13 @@ def reweight(
     weights : Release, Weights, ndarray of shape (row,), or dict of these by the name of an observed variable
         For a release, its weights are used, with ``release.n_private`` as default of `total`. Variables that have the
         name of a column must then contain the rows of that column, in their order. Other weights must be finite and
-        not negative, one per row by position; a pandas index is ignored. One vector is shared by all observed
-        variables, which must then have the same number of rows. Variables that a dict leaves out keep weight one. For
-        data that are batches of ``pm.Minibatch``, pass the weights of all rows of the table.
+        not negative, one per row by position (of the whole table, for batches of ``pm.Minibatch``); a pandas index is
+        ignored. One vector is shared by all observed variables, which must then have the same number of rows.
+        Variables that a dict leaves out keep weight one.
     total : float, optional
-        Sum to which the weights are scaled, usually the number of private rows (``release.n_private``). By default
-        weights are used unchanged. :class:`~iwbayes.Weights` have mean one, so they sum to the number of synthetic
-        rows, and the posterior is narrower than from the private data if there are more synthetic rows.
+        Sum to which the weights are scaled, usually ``release.n_private``. By default weights are used unchanged.
+        :class:`~iwbayes.Weights` have mean one, so they sum to the number of synthetic rows, and the posterior is
+        narrower than from the private data if there are more synthetic rows.
     allow_zero : bool, optional
         Whether rows of weight zero are excluded from the log density and its gradient even if their own density is
         zero. This guard is slower. By default it is on if one of these weights is zero. Use True if you will set zeros
@@ -90,11 +90,10 @@ def reweight(
     Raises
     ------
     ValueError
-        If the rows are not those of the release; if the model is nested in another model, has no observed variable, or
-        is weighted already; if an observed variable has no density per row, for example a scalar or a random walk over
-        all rows; if weights have the wrong length, are negative, infinite, NaN or masked, are all zero, or are zero
-        with ``allow_zero=False``; if `total` is not positive and finite; if missing cells leave a row without a
-        density.
+        If the rows are not those of the release; if the model is nested in another one, is weighted already or has no
+        observed variable, or one without a density per row, such as a scalar or a random walk over all rows; if weights
+        have the wrong length, are negative, infinite, NaN, masked, all zero, or zero with ``allow_zero=False``; if
+        `total` is not positive and finite; if missing cells leave a row without a density.
     TypeError
         If weights or `total` are not numbers, or `allow_zero` is not a bool.
     KeyError
@@ -110,9 +109,8 @@ def reweight(
     Integer weights give the density of the table in which each row is repeated that often. Weight zero excludes a row;
     its predictors must still be finite and its parameters valid. Missing rows of an imputed variable keep weight one.
     A minibatch keeps its scaling by ``total_size``: the mean of its log likelihood over all batches is the weighted log
-    likelihood of the table. ``pm.compute_log_likelihood`` of a weighted model gives weighted terms;
-    :func:`log_likelihood` stores both kinds. A numerical check, at the observed values and at others, ensures that each
-    term of a density depends on its own row only.
+    likelihood of the table. ``pm.compute_log_likelihood`` of a weighted model gives weighted terms. A numerical check,
+    at the observed values and at others, ensures that each term of a density depends on its own row only.
 
     The density is the weighted likelihood of Ghalebikesabi et al. (UAI 2022), a general Bayesian update in the sense of
     Bissiri et al. (JRSS-B, 2016).
@@ -189,16 +187,14 @@ def unweight(model: pm.Model, keep: np.ndarray | None = None) -> pm.Model:
     return transform_model(model, strip)
 
 
-#: Takes the copy's function graph, and the name, random variable and value of a variable in it. Returns a variable of
-#: the same type that replaces the random variable, or the random variable itself to keep it.
-Edit = Callable[[FunctionGraph, str, Any, Any], Any]
-
-
-def transform_model(model: pm.Model, edit: Edit, *, kind: type = ModelObservedRV) -> pm.Model:
+def transform_model(
+    model: pm.Model, edit: Callable[[FunctionGraph, str, Any, Any], Any], *, kind: type = ModelObservedRV
+) -> pm.Model:
     """Copy a model and replace its observed variables, or those of another `kind`, by those that `edit` returns.
 
-    PyMC's function graph rejects initial values, changes the order of variables and drops the model's name and
-    ``check_bounds``. The copy restores all of them.
+    `edit` takes the copy's function graph, and the name, random variable and value of a variable in it. PyMC's function
+    graph rejects initial values, changes the order of variables and drops the model's name and ``check_bounds``. The
+    copy restores all of them.
     """
     # fgraph_from_model only reads attributes, so a shadow of the model without initial values is enough
     shadow = object.__new__(type(model))
@@ -255,17 +251,14 @@ def log_likelihood(idata: ArvizObject, weighted: pm.Model, *, progressbar: bool 
     Returns
     -------
     arviz.InferenceData or xarray.DataTree
-        A new object with two more groups: ``log_likelihood``, log f(y_i | theta), which cross-validation needs, and
-        ``log_likelihood_weighted``, w_i log f(y_i | theta). Each takes 8 bytes per draw and row.
+        A new object with two more groups: ``log_likelihood``, log f(y_i | theta), which ArviZ's ``loo`` and
+        :func:`~iwbayes.loo` use, and ``log_likelihood_weighted``, w_i log f(y_i | theta). Each takes 8 bytes per draw
+        and row.
 
     Raises
     ------
     ValueError
         If `idata` has no ``posterior`` group.
-
-    Notes
-    -----
-    ArviZ's ``loo`` and :func:`~iwbayes.loo` use the unweighted terms.
 
     Examples
     --------
@@ -287,12 +280,10 @@ def log_likelihood(idata: ArvizObject, weighted: pm.Model, *, progressbar: bool 
     plain = transform_model(weighted, lambda fgraph, name, rv, value: rv)
     # PyMC cannot compute log likelihoods of models with initial values, which are not needed here
     plain.rvs_to_initial_values.update(dict.fromkeys(plain.rvs_to_initial_values))
-    groups = {}
-    for name, model in (("log_likelihood", unweight(plain)), ("log_likelihood_weighted", plain)):
-        groups[name] = pm.compute_log_likelihood(
-            idata, model=model, extend_inferencedata=False, progressbar=progressbar
-        )
-    return with_groups(idata, groups)
+    models = {"log_likelihood": unweight(plain), "log_likelihood_weighted": plain}
+    options: dict[str, Any] = {"extend_inferencedata": False, "progressbar": progressbar}
+    found = {name: pm.compute_log_likelihood(idata, model=model, **options) for name, model in models.items()}
+    return with_groups(idata, found)
 
 
 def _warn_of_potentials(model: pm.Model, targets: list[ObservedRows]) -> None:
@@ -314,7 +305,7 @@ def _warn_of_potentials(model: pm.Model, targets: list[ObservedRows]) -> None:
 
 def _guard(name: str, vector: np.ndarray, allow_zero: bool | None) -> bool:
     """Whether the log density is guarded against rows of weight zero."""
-    if not (allow_zero is None or isinstance(allow_zero, bool | np.bool_)):
+    if allow_zero is not None and not isinstance(allow_zero, bool | np.bool_):
         raise TypeError(f"allow_zero must be True, False or None; got {allow_zero!r}.")
     n_zero = int(np.count_nonzero(vector == 0))
     if allow_zero is not None and not allow_zero and n_zero:
@@ -405,17 +396,11 @@ def common_weights(model: pm.Model) -> np.ndarray:
         weights[rv.name] = np.array(evaluate(rv.owner.inputs[1]))
     if not weights:
         raise ValueError("the model has no weighted likelihood. Use reweight(model, release).")
-    lengths = {name: len(vector) for name, vector in weights.items()}
-    if len(set(lengths.values())) > 1:
-        listed = ", ".join(f"{name}: {length}" for name, length in lengths.items())
-        raise ValueError(
-            f"the observed variables have different numbers of rows ({listed}), so a row has no single score. "
-            "Use a model whose observed variables share their rows."
-        )
     first, *others = weights.values()
     if any(not np.array_equal(first, other) for other in others):
+        listed = ", ".join(f"{name}: {len(vector)}" for name, vector in weights.items())
         raise ValueError(
-            f"the observed variables {', '.join(weights)} have different weights, so a row has no single score. "
-            "Give them the same weights."
+            f"the observed variables have different weights or numbers of rows ({listed}), so a row has no single "
+            "score. Use a model whose observed variables share their rows, and give them the same weights."
         )
     return first

@@ -59,8 +59,8 @@ class CheckWeights(CheckAndRaise):
 def checked_values(weights: Any, guard: bool, *, part: Any | None = None, total: float | None = None) -> Any:
     """Return weights (row,) that raise a ValueError at evaluation if they are not allowed; `guard` allows zeros.
 
-    They are scaled so that the sum over all rows is `total`. If `part`, the weights of some of the rows, is given, it
-    is returned instead of all weights. The checks take one pass: the sum is NaN if a weight is not allowed.
+    They are scaled so that the sum over all rows is `total`. `part` are the weights of some of the rows, which are
+    returned instead of all. The checks take one pass: the sum is NaN if a weight is not allowed.
     """
     found = pt.sum(pt.switch((weights >= 0) if guard else (weights > 0), weights, np.nan))
     # a NaN fails either comparison
@@ -96,11 +96,6 @@ class WeightedRandomVariable(MeasurableOp, Op):
     def make_node(self, *inputs: Any) -> Apply:
         """Wrap a tensor variable, shape (row, ...), with weights of shape (row,)."""
         rv, weights = (pt.as_tensor_variable(var) for var in inputs)
-        if rv.type.ndim < 1 or weights.type.ndim != 1:
-            raise ValueError(
-                "a weighted variable needs a row axis and one-dimensional weights; "
-                f"got {rv.type.ndim} and {weights.type.ndim} dimensions."
-            )
         return Apply(self, [rv, weights], [rv.type()])
 
     def infer_shape(self, *args: Any) -> list[Any]:
@@ -153,12 +148,10 @@ def _by_row(vector: Any, array: Any) -> Any:
 def _safe_value(rv: Any, value: Any, weights: Any) -> Any:
     """Return a value for rows of weight zero that has positive density, as far as one is known.
 
-    It is the support point of the row's distribution. The support point of a mixture may lie between its components, so
-    that of the first component is used. Custom densities have no point that is certain to be in their support. They,
-    and distributions without a support point, get the value of the row with the largest weight.
-
-    The graph does not check that the density there is positive. The comparison would have a gradient of zero, and zero
-    times infinity is the NaN that must be avoided.
+    It is the support point of the row's distribution; for a mixture, of its first component, because that of the whole
+    may lie between components. Custom densities and distributions without a support point get the value of the row with
+    the largest weight. The graph does not check that the density there is positive: the comparison would have a
+    gradient of zero, and zero times infinity is the NaN that must be avoided.
     """
     largest = value[pt.argmax(weights)][None]
     if isinstance(rv.owner.op, CustomDistRV):

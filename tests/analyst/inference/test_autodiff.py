@@ -267,13 +267,13 @@ def test_models_that_cannot_be_differentiated_are_refused():
         b = pm.Normal("b", 0, 1)
         pm.Normal("y", b, 1, observed=REAL)
         pm.Normal("z", b, 1, observed=REAL[:4])
-    with pytest.raises(ValueError, match=r"different numbers of rows \(y: 12, z: 4\)"):
+    with pytest.raises(ValueError, match=r"numbers of rows \(y: 12, z: 4\)"):
         ModelPosterior(reweight(different, {"y": WEIGHTS, "z": WEIGHTS[:4]}))
     with pm.Model() as same:
         b = pm.Normal("b", 0, 1)
         pm.Normal("y", b, 1, observed=REAL)
         pm.Normal("z", b, 1, observed=REAL)
-    with pytest.raises(ValueError, match="y, z have different weights"):
+    with pytest.raises(ValueError, match="different weights .*y: 12, z: 12"):
         ModelPosterior(reweight(same, {"y": WEIGHTS, "z": 2 * WEIGHTS}))
     with pm.Model() as discrete:
         pm.Normal("y", pm.Bernoulli("k", 0.5), 1, observed=REAL)
