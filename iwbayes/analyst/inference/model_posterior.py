@@ -82,17 +82,14 @@ class ModelGraphs:
 class ModelPosterior(WeightedPosterior):
     """Row scores, Hessians, prior and mode of a weighted PyMC model.
 
-    The likelihood is that of the weighted observed variables. All other terms of the log density count as prior:
-    priors, Jacobians of transforms, potentials, and observed variables that a dict of weights left out. Data and
-    weights are those of the model when the object is created.
+    The likelihood is that of the weighted observed variables, with data and weights at the creation of the object. All
+    other terms of the log density count as prior: priors, Jacobians of transforms, potentials, and observed variables
+    that a dict of weights left out.
 
     `names` has one name per unconstrained parameter: ``b[0]``; ``sex[Male]`` with the labels of its dims;
     ``sigma_log__``, PyMC's name of the unconstrained value, for a transformed variable. `weights` (row,) are those in
     the graph, after scaling to ``total``. Rows of weight zero are excluded from the likelihood, even if their own
     density is zero. `n_weights` is the number of weight vectors for which modes will be needed.
-
-    ValueError if the model has no weighted or no free variables, a free variable is discrete, or observed variables
-    have different numbers of rows or different weights.
 
     Scores take p passes over the rows, instead of one backward pass per row: with G(theta, u) = d/dtheta sum_i u_i l_i,
     the derivative of all rows along v is d/du (G . v), because G is linear in u.

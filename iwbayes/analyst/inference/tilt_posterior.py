@@ -160,12 +160,10 @@ def draw_tilts(
 ) -> Array:
     """Draw `n_draws` coefficients (n_draws, k) from the posterior of a tilt, starting near its mode.
 
-    RuntimeError if the mode was not found, if k-hat is 0.7 or more with method="laplace", or if the chains of NUTS
-    disagree.
-
     Thousands of draws are made, and `n_draws` of them are chosen at random. If they are more than twice the
     coefficients, they are mapped linearly to the mean and covariance of all draws, because the covariance of a few
-    draws is random. The map tends to the identity as their number grows.
+    draws is random. The map tends to the identity as their number grows. RuntimeError if the mode was not found, if
+    k-hat is 0.7 or more with method="laplace", or if the chains of NUTS disagree.
     """
     merged = posterior.merged()
     near = (merged, *merged.mode(start))

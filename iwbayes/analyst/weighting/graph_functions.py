@@ -57,11 +57,9 @@ def evaluate(variable: Variable) -> np.ndarray:
 class CompiledWhenUsed:
     """Function of a graph that is evaluated in Python at first, and compiled once it has been called often enough.
 
-    Compiling the derivatives of a model takes seconds to minutes. A few Newton steps in Python take less time if there
-    are few rows, or none, as in a prior. The graph is made numerically stable in both cases.
-
-    A call loops over `n_rows` rows, for some operations in Python; None compiles at the first call. The first call also
-    compiles if `n_calls`, the number of calls that are certain to come, makes this worthwhile.
+    Compiling the derivatives of a model takes seconds to minutes; a few Newton steps in Python take less time if there
+    are few rows, or none, as in a prior. The graph is made numerically stable in both cases. A call loops over `n_rows`
+    rows; None compiles at the first call, as does a large `n_calls`, the number of calls that are certain to come.
     """
 
     def __init__(self, inputs: list[Any], outputs: Any, *, n_rows: int | None, n_calls: int = 0) -> None:
@@ -99,14 +97,15 @@ class Batched:
 
     def __call__(self, *values: Array, others: Sequence[Array] = ()) -> list[Array]:
         """Evaluate the outputs, each (value, ...)."""
-        found: list[list[Array]] = [[] for _ in self._ndims]
+        found = []
         for block in row_blocks(len(values[0]), self._size):
-            for parts, ndim, one in zip(
-                found, self._ndims, self._function(*(array[block] for array in values), *others), strict=True
-            ):
-                alike = np.ndim(one) == ndim  # depends on none of the inputs
-                parts.append(np.broadcast_to(one, (len(values[0][block]), *np.shape(one))) if alike else one)
-        return [np.concatenate(parts) for parts in found]
+            outputs, n = self._function(*(array[block] for array in values), *others), len(values[0][block])
+            # outputs that depend on none of the inputs are the same for all values
+            alike = [np.ndim(one) == ndim for one, ndim in zip(outputs, self._ndims, strict=True)]
+            found.append(
+                [np.broadcast_to(a, (n, *np.shape(a))) if b else a for a, b in zip(outputs, alike, strict=True)]
+            )
+        return [np.concatenate(parts) for parts in zip(*found, strict=True)]
 
 
 class SmoothFunction:

@@ -131,10 +131,9 @@ def minibatch_node(value: Any) -> Any | None:
 def batch_weights(fgraph: FunctionGraph, node: Any, weights: Any) -> Any:
     """Return the weights of the rows in a batch, shape (row in batch,), from a shared variable for all rows.
 
-    In the function graph, the ``pm.Minibatch`` node is replaced by one with the weights as an additional table.
-    Predictors, response and weights then use the same index. The weights must not be computed from other variables: a
-    log density has several copies of the node, and PyMC rewrites one of them. It treats the random index as a single
-    one only if all copies are equal.
+    In the function graph, the ``pm.Minibatch`` node is replaced by one with the weights as an additional table, so that
+    predictors, response and weights use the same index. The weights must not be computed from other variables: PyMC
+    rewrites one of several copies of the node, and treats their random index as one only if all copies are equal.
     """
     if weights in node.inputs:  # another observed variable of the same batch
         return node.outputs[node.inputs.index(weights)]

@@ -51,10 +51,9 @@ def check_weighted_rows(model: pm.Model, release: Release) -> None:
 
 
 def check_model(model: pm.Model, release: Release, shapes: Mapping[str, tuple[int, ...]] | None = None) -> None:
-    """Raise unless a model can be calibrated, before anything is compiled; `shapes` are those of its free variables.
+    """Raise a ValueError unless a model can be calibrated, before anything is compiled.
 
-    Without `shapes`, the shapes of the initial point are used. ValueError if the model's rows are not weighted or do
-    not match the release, or if it has discrete variables or a free variable that grows with the rows.
+    `shapes` are those of its free variables; by default those of the initial point.
     """
     check_weighted_rows(model, release)
     if model.discrete_value_vars:
