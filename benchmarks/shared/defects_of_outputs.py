@@ -96,7 +96,7 @@ plant(GRAPH, "models: a negative index counts from the end", "[pt.all(pt.ge(at, 
 plant(GRAPH, "models: an invalid parameter is used", "if condition in of_cells]", "if False]", f"{DOMAIN}[scale]")
 plant(GRAPH, "models: whole numbers are divided by zero", "pt.switch(divides, inputs[1], 1)", "inputs[1]",
       f"{DOMAIN}[divisor]")
-plant("analyst/weighting/other_rows.py", "models: a number that a type cannot hold becomes another",
+plant("analyst/weighting/release_rows.py", "models: a number that a type cannot hold becomes another",
       "known &= (cast == array)", "known |= (cast == array)", f"{DOMAIN}[index_of_a_small_type]")
 plant("evidence/scores.py", "scores: a row that fails decides about its block",
       "except Exception:  # of any kind, whose message may contain a private value",

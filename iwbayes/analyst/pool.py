@@ -124,7 +124,7 @@ def pool(
     if not is_noise_aware(weights, release):
         weights = noise_aware_weights(release, n_draws, random_seed=rng)
     from iwbayes.analyst.inference.model_posterior import ModelPosterior
-    from iwbayes.analyst.weighting.observed_variables import observed_dataset
+    from iwbayes.analyst.weighting.observed_rows import observed_dataset
 
     if discrete:
         posterior = None
@@ -176,13 +176,12 @@ def _check_pooled_model(model: Any, release: Release, method: str) -> bool:
     import pymc as pm
 
     from iwbayes.analyst.weighting.release_rows import check_weighted_rows
-    from iwbayes.analyst.weighting.reweight import common_weights, is_weighted
+    from iwbayes.analyst.weighting.reweight import common_weights
 
     if not isinstance(model, pm.Model):
         raise TypeError(f"model must be a PyMC model; got {type(model).__name__}. Use reweight(model, release).")
     check_weighted_rows(model, release)
-    total = float(common_weights(model, [rv for rv in model.observed_RVs if is_weighted(rv)]).sum())
-    check_pool_total(total, release.n_private)
+    check_pool_total(float(common_weights(model).sum()), release.n_private)
     n_rows = len(release.synthetic)
     point = model.initial_point(0)
     for rv in model.free_RVs:

@@ -39,7 +39,6 @@ from iwbayes.analyst.calibration.verdict import (
 from iwbayes.analyst.fit_record import weights_digest
 from iwbayes.analyst.inference.nuts import SamplingSettings
 from iwbayes.analyst.inference.tilt_posterior import TiltPosterior
-from iwbayes.analyst.inference.transport import map_draws
 from iwbayes.analyst.inference.weight_draws import (
     Component,
     ComponentAssignment,
@@ -48,7 +47,7 @@ from iwbayes.analyst.inference.weight_draws import (
     draw_densities,
     sample_statistics,
 )
-from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
+from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior, map_draws
 from iwbayes.analyst.released_tilt import ReleasedTilt, has_shares_of, is_noise_aware
 from iwbayes.release import Release
 from iwbayes.release.rehearsals import Rehearsals

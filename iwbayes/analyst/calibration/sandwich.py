@@ -19,8 +19,7 @@ from iwbayes.analyst.calibration.measure import CurvaturesAt, Drawn, Estimates, 
 from iwbayes.analyst.calibration.measures import MEASURES
 from iwbayes.analyst.calibration.meat import GradientsAt, Meat, second_order_covariance
 from iwbayes.analyst.calibration.score_marginals import OF_FORMULA, OF_REPEATED_NOISE, ScoreEquation, ScoreMarginal
-from iwbayes.analyst.inference.transport import DEFINITE
-from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
+from iwbayes.analyst.inference.weighted_posterior import DEFINITE, Mode, WeightedPosterior
 from iwbayes.analyst.released_tilt import TAU, ReleasedTilt
 from iwbayes.utils.arrays import Array, symmetric
 from iwbayes.utils.threads import one_blas_thread

@@ -1,4 +1,4 @@
-"""Log densities, gradients, scores and mode of any PyMC model, weighted or not, by automatic differentiation.
+"""Log densities, gradients, scores and mode of any weighted PyMC model, by automatic differentiation.
 
 Everything is a function of ``theta``, shape (p,): the model's free variables in PyMC's unconstrained space, joined in
 the order of the model's value variables, each in C order.
@@ -6,25 +6,24 @@ the order of the model's value variables, each in C order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from copy import copy
-from functools import partial
-from typing import Any
+from functools import cached_property
+from typing import Any, cast
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pymc.pytensorf import floatX
+import xarray as xr
+from pymc.pytensorf import join_nonshared_inputs
 from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
 
-from iwbayes.analyst.inference.pymc_transform import UnconstrainedVariables, draw_blocks
 from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
-from iwbayes.analyst.weighting.graph_functions import CompiledWhenUsed, batched, by_columns, value_gradient_curvature
-from iwbayes.analyst.weighting.model_copy import transform_model
-from iwbayes.analyst.weighting.observed_variables import observed_variables
-from iwbayes.analyst.weighting.other_rows import MovableRows
-from iwbayes.analyst.weighting.reweight import common_weights, is_weighted, unweight
-from iwbayes.analyst.weighting.weighted_op import WeightedRandomVariable
+from iwbayes.analyst.weighting.graph_functions import Batched, CompiledWhenUsed, SmoothFunction
+from iwbayes.analyst.weighting.observed_rows import weighted_variables
+from iwbayes.analyst.weighting.release_rows import MovableRows
+from iwbayes.analyst.weighting.reweight import common_weights, unweight
 from iwbayes.tables import SyntheticTable
 from iwbayes.utils.arrays import Array
 from iwbayes.utils.newton import maximise
@@ -33,44 +32,67 @@ from iwbayes.utils.newton import maximise
 _GRAPH_COST = 4
 
 
-def _shared(make: Callable[[Any], Any]) -> Any:
-    """Make a property that is computed on first use and then shared with copies of the object."""
+class ModelGraphs:
+    """Graphs of an unweighted model as functions of theta, which posteriors under other weights and rows share.
 
-    def get(self: ModelPosterior) -> Any:
-        if make.__name__ not in self._made:
-            self._made[make.__name__] = make(self)
-        return self._made[make.__name__]
+    `names` are its observed variables with weights, and `theta` its joined free variables. `rows` (row,) is the log
+    likelihood of each row, `likelihood` their weighted sum, and `prior` all other terms of the log density. If a table
+    is given, `held` has the data in `rows` that can be set to other rows.
+    """
 
-    return property(get, doc=make.__doc__)
+    def __init__(
+        self, model: pm.Model, names: Sequence[str], n_rows: int, n_weights: int, table: SyntheticTable | None = None
+    ) -> None:
+        self.model, self.n_rows = model, n_rows
+        inputs, point = [model.rvs_to_values[rv] for rv in model.free_RVs], model.initial_point(0)
+        self.point = {var.name: np.asarray(point[var.name], dtype=np.float64) for var in inputs}
+        others = [rv for rv in model.basic_RVs if rv.name not in names]
+        terms = model.logp(vars=[model.named_vars[name] for name in names], sum=False)
+        rows = sum(term.sum(axis=tuple(range(1, term.ndim))) if term.ndim > 1 else term for term in terms)
+        prior = model.logp(vars=[*others, *model.potentials])
+        self.variables = [*model.free_RVs, *model.deterministics]
+        values = model.replace_rvs_by_values(self.variables)
+        (self.rows, prior, *values), self.theta = join_nonshared_inputs(self.point, [rows, prior, *values], inputs)
+        self.held: Any = None
+        self.loaded: list[Array] | None = None
+        if table is not None:
+            self.rows, self.held = MovableRows.of(self.rows, table)
+        weights = pt.vector("weights", shape=(n_rows,))
+        # rows with weight zero may have density zero
+        weighted = pt.sum(pt.switch(weights > 0, weights * self.rows, 0.0))
+        # other terms may loop over the rows as well
+        loops = len(model.observed_RVs) > len(names) or model.potentials or model.deterministics
+        n_others, n_columns = n_rows if loops else 0, n_weights * sum(value.size for value in self.point.values())
+        self.likelihood = SmoothFunction(weighted, self.theta, weights, n_rows=n_rows, n_calls=n_columns)
+        self.prior = SmoothFunction(prior, self.theta, n_rows=n_others, n_calls=n_columns)
+        # compiled together because samplers call it thousands of times, in processes
+        self.both = SmoothFunction(weighted + prior, self.theta, weights, n_rows=n_rows, n_calls=n_columns)
+        self.constrained = Batched([self.theta], values, n_rows=n_others)
+
+    @cached_property
+    def scores(self) -> CompiledWhenUsed:
+        """Derivative of each row along a direction: forward mode, by differentiating backward mode twice."""
+        direction, ones = pt.vector("direction", shape=self.theta.type.shape), pt.ones_like(self.rows)
+        value = pt.sum(ones * self.rows)
+        gradient: Any = pt.grad(value, self.theta, consider_constant=[], disconnected_inputs="ignore")
+        along = pt.grad(pt.dot(gradient, direction), ones, disconnected_inputs="ignore")
+        return CompiledWhenUsed([self.theta, direction], along, n_rows=self.n_rows)
 
 
-def _compiled(make: Callable[[Any], Any]) -> Any:
-    """Make a property of a function that copies of the object share; calls evaluate it on the rows of their copy."""
-    made = _shared(make)
+class ModelPosterior(WeightedPosterior):
+    """Row scores, Hessians, prior and mode of a weighted PyMC model.
 
-    def get(self: ModelPosterior) -> Any:
-        return partial(self._on_own_rows, made.__get__(self))
-
-    return property(get, doc=make.__doc__)
-
-
-class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
-    """Row scores, Hessians, prior and mode of a PyMC model; graphs are built on first use.
-
-    The likelihood is that of the weighted observed variables. In a model that
-    :func:`~iwbayes.analyst.weighting.reweight.reweight` has not changed, it is that of all observed variables. All
+    The likelihood is that of the weighted observed variables, with data and weights at the creation of the object. All
     other terms of the log density count as prior: priors, Jacobians of transforms, potentials, and observed variables
-    that a dict of weights left out. Data and weights are those of the model when the object is created.
+    that a dict of weights left out.
 
-    `weights` (row,) are the weights in the graph, after scaling to ``total``; ones in an unweighted model. Rows of
-    weight zero are excluded from the likelihood, even if their own density is zero. `n_weights` is the number of weight
-    vectors for which modes will be needed.
-
-    ValueError if the model has no observed or no free variables, a free variable is discrete, or observed variables
-    have different numbers of rows or different weights.
+    `names` has one name per unconstrained parameter: ``b[0]``; ``sex[Male]`` with the labels of its dims;
+    ``sigma_log__``, PyMC's name of the unconstrained value, for a transformed variable. `weights` (row,) are those in
+    the graph, after scaling to ``total``. Rows of weight zero are excluded from the likelihood, even if their own
+    density is zero. `n_weights` is the number of weight vectors for which modes will be needed.
 
     Scores take p passes over the rows, instead of one backward pass per row: with G(theta, u) = d/dtheta sum_i u_i l_i,
-    the derivative of all rows along v is d/du (G . v), because G is linear in u. Hessians are built by columns.
+    the derivative of all rows along v is d/du (G . v), because G is linear in u.
     """
 
     def __init__(self, model: pm.Model, n_weights: int = 1):
@@ -82,26 +104,29 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
                 f"the free variables {', '.join(discrete)} are discrete, and a log density has no derivative with "
                 "respect to them. Marginalise them out of the model, for example with pm.Mixture."
             )
-        weighted = [rv for rv in observed_variables(model) if is_weighted(rv)]
-        rows = weighted or observed_variables(model)
-        self.weights = common_weights(model, rows)
+        self.weights = common_weights(model)
         self.n_rows = len(self.weights)
-        self._row_names = [rv.name for rv in rows]
         self._left_out = ~(self.weights > 0)
-        super().__init__(_unweighted(model, ~self._left_out) if weighted else model)
-        # other terms may loop over the rows as well
-        others = len(model.observed_RVs) > len(rows) or model.potentials or model.deterministics
-        self._rows_of_others = self.n_rows if others else 0
-        self._made: dict[str, Any] = {}
-        self._table: SyntheticTable | None = None
+        self._of_model = (
+            unweight(model, ~self._left_out), [rv.name for rv in weighted_variables(model)], self.n_rows, n_weights
+        )  # fmt: skip
+        self._graphs = ModelGraphs(*self._of_model)
         self._arrays: list[Array] | None = None
-        self._n_columns = n_weights * self.size  # lower bound of the number of Hessian columns
+        self.names = tuple(name for rv in model.free_RVs for name in _flat_names(model, rv, self._graphs.point))
+        self.size = len(self.names)
         self.cost = float(_GRAPH_COST * self.n_rows)
         self.coords = {dim: labels for dim, labels in model.coords.items() if labels is not None}
         self.dims = {
             name: tuple(dim or f"{name}_dim_{axis}" for axis, dim in enumerate(dims))
             for name, dims in model.named_vars_to_dims.items()
         }
+
+    @property
+    def made_of(self) -> dict[str, set[str]]:
+        """Names of the free variables from which each deterministic variable is computed."""
+        model = self._graphs.model
+        free = {rv: rv.name for rv in model.free_RVs}
+        return {var.name: {free[own] for own in ancestors([var]) if own in free} for var in model.deterministics}
 
     def with_weights(self, weights: np.ndarray) -> ModelPosterior:
         """Return the same model with different weights (row,), already scaled; the compiled functions are shared.
@@ -132,86 +157,100 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
                 "rows positive weights."
             )
         other = copy(self)
-        other._made, other._table = {}, table
-        other._arrays, _ = other._movable_graph[2].arrays(table.frame)
-        return other
+        other._graphs = ModelGraphs(*self._of_model, table)
+        return other.on_rows(table, self.weights)
 
     def on_rows(self, table: SyntheticTable, weights: np.ndarray) -> ModelPosterior:
         """Return the same model, with its prior, on other rows; rows with cells unknown to the model get weight zero.
 
         ValueError if the object does not come from `movable`, or if the number of rows differs.
         """
-        if self._table is None or len(table) != self.n_rows:
+        if self._graphs.held is None or len(table) != self.n_rows:
             raise ValueError(f"the model cannot be evaluated on {len(table)} other rows. Call movable() first.")
-        arrays, known = self._movable_graph[2].arrays(table.frame)
+        arrays, known = self._graphs.held.arrays(table.frame)
         other = self.with_weights(np.where(known, weights, 0.0))
         other._arrays = arrays
         return other
 
-    def scores(self, theta: np.ndarray) -> np.ndarray:
+    @property
+    def graphs(self) -> ModelGraphs:
+        """The graphs of the model, with the rows of this object loaded."""
+        if self._graphs.loaded is not self._arrays and self._graphs.held is not None:
+            self._graphs.held.put(self._arrays)
+            self._graphs.loaded = self._arrays
+        return self._graphs
+
+    def start(self) -> Array:
+        """Return the model's initial point, shape (p,)."""
+        return np.concatenate([np.ravel(value) for value in self._graphs.point.values()])
+
+    def unconstrain(self, posterior: xr.Dataset) -> Array:
+        """Map posterior draws to unconstrained space, shape (sample, p), draws of the first chain first."""
+        model, draws, outputs = self._graphs.model, [], list[Any]()
+        values = {rv: rv.type(name=f"{rv.name}_value") for rv in model.free_RVs}
+        for rv, value in values.items():
+            own = posterior[rv.name].transpose("chain", "draw", ...).to_numpy()
+            draws.append(own.reshape(-1, *own.shape[2:]).astype(rv.dtype))
+            transform = model.rvs_to_transforms[rv]
+            outputs.append(value if transform is None else transform.forward(value, *rv.owner.inputs))
+        # A transform may depend on other free variables (bounds); they are replaced by their values, too.
+        outputs = [cast(Any, output).ravel() for output in graph_replace(outputs, values, strict=False)]
+        return Batched(list(values.values()), [pt.concatenate(outputs)], n_rows=0)(*draws)[0]
+
+    def constrain(self, theta: np.ndarray) -> dict[str, Array]:
+        """Map unconstrained draws (sample, p) to variables and deterministics by name, each of shape (sample, ...)."""
+        values = self._graphs.constrained(self._checked(theta, 2))
+        return {var.name: own for var, own in zip(self._graphs.variables, values, strict=True)}
+
+    def scores(self, theta: np.ndarray) -> Array:
         """Return the gradient of each row's unweighted log likelihood at theta (p,): (row, p), zero for weight zero."""
-        theta = self._checked(theta)
         scores = np.empty((self.n_rows, self.size))
         for j, direction in enumerate(np.eye(self.size)):
-            scores[:, j] = self._scores_function(theta, direction)
+            scores[:, j] = self._scores_along(theta, direction)
         return scores
 
-    def _scores_along(self, theta: np.ndarray, direction: np.ndarray) -> np.ndarray:
-        return np.asarray(self._scores_function(self._checked(theta), direction))
+    def _scores_along(self, theta: np.ndarray, direction: np.ndarray) -> Array:
+        return np.asarray(self.graphs.scores(self._checked(theta), direction))
 
-    def likelihood_hessian(self, theta: np.ndarray) -> np.ndarray:
-        """Return the Hessian of the weighted log likelihood sum_i w_i l_i, shape (p, p), at theta (p,)."""
-        return self._likelihood(theta)[2]
-
-    def likelihood_gradient(self, theta: np.ndarray) -> np.ndarray:
-        """Return the gradient of the weighted log likelihood sum_i w_i l_i, shape (p,), at theta (p,)."""
-        return np.array(self._likelihood_function(self._checked(theta), self.weights, np.zeros(self.size))[1])
-
-    def log_likelihoods(self, theta: np.ndarray) -> np.ndarray:
+    def log_likelihoods(self, theta: np.ndarray) -> Array:
         """Return weighted log likelihoods, shape (sample,), at points (sample, p)."""
-        return _scalars(partial(self._value_function, self.weights), theta, self.n_rows)
+        return self.graphs.likelihood.values(self._checked(theta, 2), self.weights)
 
-    def log_priors(self, theta: np.ndarray) -> np.ndarray:
+    def log_priors(self, theta: np.ndarray) -> Array:
         """Return the other terms of the log density, shape (sample,), at points (sample, p)."""
-        return _scalars(self._prior_value_function, theta, self._rows_of_others)
+        return self.graphs.prior.values(self._checked(theta, 2))
 
-    def log_likelihood(self, theta: np.ndarray) -> float:
-        """Return the weighted log likelihood sum_i w_i l_i at theta (p,)."""
-        return float(self.log_likelihoods(self._checked(theta)[None])[0])
-
-    def log_prior(self, theta: np.ndarray) -> float:
-        """Return the terms of the log density outside the weighted likelihood, at theta (p,)."""
-        return float(self.log_priors(self._checked(theta)[None])[0])
-
-    def prior(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return gradient (p,) and Hessian (p, p), at theta (p,), of the terms outside the weighted likelihood."""
-        _, gradient, hessian = by_columns(self._prior_function, self._checked(theta))
-        return gradient, hessian
-
-    def log_density(self, theta: np.ndarray) -> float:
-        """Return the weighted log density at theta (p,) in unconstrained space, Jacobians included."""
-        return self.log_likelihood(theta) + self.log_prior(theta)
-
-    def log_densities(self, theta: np.ndarray) -> np.ndarray:
-        """Return the weighted log density, shape (sample,), at many points (sample, p)."""
+    def log_densities(self, theta: np.ndarray) -> Array:
+        """Return the weighted log density, shape (sample,), at points (sample, p), Jacobians included."""
         return self.log_likelihoods(theta) + self.log_priors(theta)
 
-    def gradient(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
+    def likelihood(self, theta: np.ndarray) -> tuple[Array, Array]:
+        """Return gradient (p,) and Hessian (p, p), at theta (p,), of the weighted log likelihood sum_i w_i l_i."""
+        return self.graphs.likelihood.derivatives(self._checked(theta), self.weights)
+
+    def prior(self, theta: np.ndarray) -> tuple[Array, Array]:
+        """Return gradient (p,) and Hessian (p, p), at theta (p,), of the terms outside the weighted likelihood."""
+        return self.graphs.prior.derivatives(self._checked(theta))
+
+    def likelihood_gradient(self, theta: np.ndarray, weights: Array | None = None) -> Array:
+        """Return the gradient of the weighted log likelihood, shape (p,), at theta (p,)."""
+        weights = self.weights if weights is None else weights
+        return np.array(self.graphs.likelihood.along(self._checked(theta), weights, np.zeros(self.size))[0])
+
+    def gradient(self, theta: np.ndarray) -> tuple[float, Array]:
         """Return the weighted log density at theta (p,) and its gradient (p,), by compiled functions."""
-        value, gradient = self._compiled_gradient(theta, self.weights)
-        return float(value), np.asarray(gradient)
+        return self.graphs.both.gradient(theta, self.weights)
 
-    def prior_gradient(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
+    def prior_gradient(self, theta: np.ndarray) -> tuple[float, Array]:
         """Return the terms outside the likelihood at theta (p,) and their gradient (p,), by a compiled function."""
-        value, gradient = self._compiled_prior_gradient(theta)
-        return float(value), np.asarray(gradient)
+        return self.graphs.prior.gradient(theta)
 
-    def gradients_at(self, rows: np.ndarray, shares: np.ndarray, thetas: np.ndarray) -> np.ndarray:
+    def gradients_at(self, rows: np.ndarray, shares: np.ndarray, thetas: np.ndarray) -> Array:
         """Return gradients (draw, p) of mean log likelihoods at thetas (draw, p), for shares (draw, n) of rows."""
         gradients, weights = np.empty_like(thetas), np.zeros(self.n_rows)
         for index, (share, theta) in enumerate(zip(shares, thetas, strict=True)):
             weights[rows] = share
-            gradients[index] = self.with_weights(weights).likelihood_gradient(theta)
+            gradients[index] = self.likelihood_gradient(theta, weights)
         return gradients
 
     def mode(self, start: np.ndarray | None = None, free: np.ndarray | None = None) -> Mode:
@@ -231,7 +270,7 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
             return theta
 
         def derivatives(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            _, gradient, hessian = self._likelihood(whole(part))
+            gradient, hessian = self.likelihood(whole(part))
             prior_gradient, prior_hessian = self.prior(whole(part))
             hessians[:] = hessian, prior_hessian
             return (gradient + prior_gradient)[free], (hessian + prior_hessian)[np.ix_(free, free)]
@@ -241,116 +280,26 @@ class ModelPosterior(UnconstrainedVariables, WeightedPosterior):
 
     def in_likelihood(self, theta: np.ndarray) -> np.ndarray:
         """Return which parameters the likelihood depends on, from its derivatives at theta (p,); bool, shape (p,)."""
-        _, gradient, hessian = self._likelihood(theta)
+        gradient, hessian = self.likelihood(theta)
         return (gradient != 0) | (hessian != 0).any(axis=0)
 
-    @property
-    def graph_of_rows(self) -> tuple[Any, Any, MovableRows]:
-        """Graph of the unweighted log likelihood of each row, its theta, and its column-valued parts (`movable`)."""
-        return self._movable_graph  # type: ignore[no-any-return]
-
-    @property
-    def _row_graph(self) -> tuple[Any, Any]:
-        """Graph of the unweighted log likelihood of each row, shape (row,), and its theta."""
-        return self._movable_graph[:2]
-
-    @_shared
-    def _movable_graph(self) -> tuple[Any, Any, Any]:
-        """Return that graph, its theta, and its column-valued parts if it can be evaluated on other rows."""
-        variables = [self._model.named_vars[name] for name in self._row_names]
-        terms = self._model.logp(vars=variables, sum=False)
-        rows = sum(term.sum(axis=tuple(range(1, term.ndim))) if term.ndim > 1 else term for term in terms)
-        [rows], theta = self._join([rows])
-        if self._table is None:
-            return rows, theta, None
-        rows, held = MovableRows.of(rows, self._table)
-        return rows, theta, held
-
-    @_compiled
-    def _value_function(self) -> Callable[..., np.ndarray]:
-        """Weighted log likelihood; rows with weight zero may have density zero."""
-        rows, theta = self._row_graph
-        weights = pt.vector("weights", shape=(self.n_rows,))
-        value = pt.sum(pt.switch(weights > 0, weights * rows, 0.0))
-        return batched([weights, theta], value, over=[theta], n_rows=self.n_rows)
-
-    @_compiled
-    def _scores_function(self) -> Callable[..., np.ndarray]:
-        """Differentiate all rows along a direction: forward mode, by differentiating backward mode twice."""
-        rows, theta = self._row_graph
-        direction = pt.vector("direction", shape=(self.size,))
-        ones = pt.ones_like(rows)
-        gradient: Any = pt.grad(pt.sum(ones * rows), theta, consider_constant=[], disconnected_inputs="ignore")
-        along = pt.grad(pt.dot(gradient, direction), ones, disconnected_inputs="ignore")
-        return CompiledWhenUsed([theta, direction], along, n_rows=self.n_rows)
-
-    @_compiled
-    def _likelihood_function(self) -> Callable[..., list[np.ndarray]]:
-        rows, theta = self._row_graph
-        weights = pt.vector("weights", shape=(self.n_rows,))
-        return value_gradient_curvature(
-            pt.sum(weights * rows), [theta, weights], n_rows=self.n_rows, n_calls=self._n_columns
-        )
-
-    @_shared
-    def _prior_graph(self) -> tuple[Any, Any]:
-        """Graph of the other terms of the log density, and its theta."""
-        others = [rv for rv in self._model.basic_RVs if rv.name not in self._row_names]
-        [density], theta = self._join([self._model.logp(vars=[*others, *self._model.potentials])])
-        return density, theta
-
-    @_compiled
-    def _compiled_gradient(self) -> Callable[..., list[np.ndarray]]:
-        """Log density and gradient, compiled together because samplers call it thousands of times, in processes."""
-        rows, theta = self._row_graph
-        prior, own = self._prior_graph
-        weights = pt.vector("weights", shape=(self.n_rows,))
-        value = pt.sum(pt.switch(weights > 0, weights * rows, 0.0)) + graph_replace(prior, {own: theta}, strict=False)
-        return _with_gradient(value, theta, [theta, weights])
-
-    @_compiled
-    def _compiled_prior_gradient(self) -> Callable[..., list[np.ndarray]]:
-        density, theta = self._prior_graph
-        return _with_gradient(density, theta, [theta])
-
-    @_compiled
-    def _prior_value_function(self) -> Callable[..., np.ndarray]:
-        density, theta = self._prior_graph
-        return batched([theta], density, over=[theta], n_rows=self._rows_of_others)
-
-    @_compiled
-    def _prior_function(self) -> Callable[..., list[np.ndarray]]:
-        density, theta = self._prior_graph
-        return value_gradient_curvature(density, [theta], n_rows=self._rows_of_others, n_calls=self._n_columns)
-
-    def _on_own_rows(self, function: Callable[..., Any], *values: np.ndarray) -> Any:
-        if self._arrays is not None and self._made.get("rows") is not self._arrays:
-            self._movable_graph[2].put(self._arrays)
-            self._made["rows"] = self._arrays
-        return function(*values)
-
-    def _likelihood(self, theta: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        return by_columns(self._likelihood_function, self._checked(theta), self.weights)
+    def _checked(self, theta: np.ndarray, ndim: int = 1) -> Array:
+        theta = np.asarray(theta, dtype=np.float64)
+        if theta.ndim != ndim or theta.shape[-1] != self.size:
+            expected = f"({self.size},)" if ndim == 1 else f"(sample, {self.size})"
+            raise ValueError(f"theta must have shape {expected}; got {theta.shape}.")
+        return theta
 
 
-def _scalars(function: Callable[[np.ndarray], Any], theta: np.ndarray, n_rows: int) -> np.ndarray:
-    """Return the values, shape (sample,), of a batched function at points (sample, p), in blocks."""
-    theta = np.asarray(theta, dtype=np.float64)
-    blocks = list(draw_blocks(len(theta), n_rows))
-    return np.concatenate([np.broadcast_to(function(theta[block]), (len(theta[block]),)) for block in blocks])
-
-
-def _with_gradient(value: Any, theta: Any, inputs: list[Any]) -> Callable[..., list[np.ndarray]]:
-    return CompiledWhenUsed(inputs, [value, pt.grad(value, theta, disconnected_inputs="ignore")], n_rows=None)
-
-
-def _unweighted(model: pm.Model, keep: np.ndarray) -> pm.Model:
-    """Copy a weighted model without its weights; excluded rows have log density zero."""
-    if keep.all():
-        return unweight(model)
-
-    def strip(fgraph: Any, name: str, rv: Any, value: Any) -> Any:
-        # the guarded log density does not evaluate rows of weight zero, and its derivatives are zero there
-        return WeightedRandomVariable(True)(rv.owner.inputs[0], floatX(keep)) if is_weighted(rv) else rv
-
-    return transform_model(model, strip)
+def _flat_names(model: pm.Model, rv: Any, point: dict[str, np.ndarray]) -> list[str]:
+    """Return names for the entries of a free variable's unconstrained value, in C order."""
+    value = model.rvs_to_values[rv]
+    shape = point[value.name].shape
+    dims = model.named_vars_to_dims.get(rv.name) or (None,) * len(shape)
+    labels = []
+    for dim, length in zip(dims, shape, strict=False):
+        coords = model.coords.get(dim) if dim is not None else None
+        # Some transforms (simplex, ordered) change the length of an axis, so its labels do not apply.
+        labels.append(list(coords) if coords is not None and len(coords) == length else list(range(length)))
+    indices = [", ".join(str(labels[axis][i]) for axis, i in enumerate(index)) for index in np.ndindex(*shape)]
+    return [f"{value.name}[{index}]" if shape else value.name for index in indices]

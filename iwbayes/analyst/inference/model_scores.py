@@ -11,12 +11,11 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import pytensor.tensor as pt
-from pytensor.graph.replace import vectorize_graph
 
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
 from iwbayes.analyst.inference.row_graph import check_operations, one_row
-from iwbayes.analyst.weighting.graph_functions import CompiledWhenUsed
-from iwbayes.analyst.weighting.other_rows import MovableRows, OfColumn, cells_of
+from iwbayes.analyst.weighting.graph_functions import Batched
+from iwbayes.analyst.weighting.release_rows import MovableRows, OfColumn, cells_of
 from iwbayes.analyst.weighting.reweight import reweight
 from iwbayes.evidence.scores import MOST_OUTCOMES, Outcomes
 from iwbayes.schema import Binary, Categorical, Date, Integer, Schema
@@ -41,7 +40,7 @@ class ModelScores:
 
     name: str
     held: MovableRows
-    function: CompiledWhenUsed
+    function: Batched
     theta: Array  # (p,), unconstrained
     levels: tuple[str, tuple[int, ...]] | None = None  # column of the response, and codes of its known levels
 
@@ -68,7 +67,7 @@ class ModelScores:
         assert self.levels is not None  # noqa: S101 - called only for responses with levels
         name, codes = self.levels
         levels = self.held.schema[name].levels  # type: ignore[attr-defined]
-        found = [self._of(with_level(frame, name, levels[code])) for code in codes]
+        found = [self._at_level(frame, name, levels[code]) for code in codes]
         scores, logs = (np.stack([part[index] for part in found]) for index in (0, 1))
         own = cells_of(frame, self.held.schema, name)[0]
         scores[:, ~np.isin(own, codes)] = np.nan
@@ -83,7 +82,7 @@ class ModelScores:
             if column.name not in self.columns or not isinstance(column, Binary | Categorical) or column.missing:
                 continue
             codes = range(min(len(column.levels), MOST_OUTCOMES + 1))
-            each = [self._of(with_level(frame, column.name, column.levels[code])) for code in codes]
+            each = [self._at_level(frame, column.name, column.levels[code]) for code in codes]
             kept = tuple(code for code in codes if np.isfinite(each[code][0]).any())
             with np.errstate(all="ignore"):
                 totals = np.sum([np.exp(each[code][1]) for code in kept], axis=0)
@@ -92,13 +91,16 @@ class ModelScores:
                 return replace(self, levels=(column.name, kept))
         return self
 
+    def _at_level(self, frame: pd.DataFrame, name: str, level: Any) -> tuple[Array, Array]:
+        """Return `_of` rows with the same level in all cells of a column, which keeps its type."""
+        return self._of(frame.assign(**{name: pd.array([level], dtype=frame[name].dtype).repeat(len(frame))}))
+
     def _of(self, frame: pd.DataFrame) -> tuple[Array, Array]:
         """Return scores (row, p) and log densities (row,) of rows; NaN in rows for which the model is not defined."""
         if frame.empty:
             return np.empty((0, len(self.theta))), np.empty(0)
         arrays, known = self.held.arrays(frame)
-        scores, logs, defined = self.function(self.theta, *(array[:, None] for array in arrays))
-        scores, logs = (np.array(part, dtype=np.float64) for part in (scores, logs))
+        scores, logs, defined = self.function(*(array[:, None] for array in arrays), others=[self.theta])
         undefined = ~(known & np.asarray(defined, dtype=bool))
         scores[undefined], logs[undefined] = np.nan, np.nan
         return scores, logs
@@ -113,12 +115,8 @@ class ModelScores:
 class PyMCModel:
     """A `ScoreModel`: a PyMC model that a release is made for. Functions need be neither hashable nor comparable.
 
-    Parameters
-    ----------
-    build : callable
-        Function from a data frame of synthetic rows to a `pymc.Model`, or a Bambi model, with one density per row.
-    name : str
-        Name of the model in messages and in the release.
+    `build` maps a data frame of synthetic rows to a `pymc.Model`, or a Bambi model, with one density per row. `name` is
+    that of the model in messages and in the release.
     """
 
     build: Callable[[pd.DataFrame], Any] = field(repr=False)  # its own repr may show data that it holds
@@ -145,8 +143,13 @@ class PyMCModel:
 
         return at
 
-    def built(self, table: SyntheticTable) -> tuple[ModelPosterior, MovableRows, CompiledWhenUsed]:
-        """Return the posterior of the rows, the columns in the model, and the score function of single rows."""
+    def built(self, table: SyntheticTable) -> tuple[ModelPosterior, MovableRows, Batched]:
+        """Return the posterior of the rows, the columns in the model, and the score function of single rows.
+
+        It maps arrays (row, 1, ...), and theta, to scores (row, p), log densities and `defined` (row,). The graph of
+        all log densities is rewritten for a single row, differentiated, and repeated over rows, so the scores of a row
+        depend on this row only, whatever the operations are, and no cell of a row makes it fail.
+        """
         model = self.build(table.frame.copy())
         if not isinstance(model, pm.Model) and hasattr(model, "backend"):
             model.build()
@@ -154,8 +157,12 @@ class PyMCModel:
         if not isinstance(model, pm.Model):
             raise TypeError(f"the function must return a pymc.Model or a Bambi model; got {type(model).__name__}")
         posterior = ModelPosterior(reweight(model, np.ones(len(table)))).movable(table)
-        rows, theta, held = posterior.graph_of_rows
-        return posterior, held, scores_of_one(rows, theta, held)
+        graphs = posterior.graphs
+        one = one_row(graphs.rows, graphs.held.shared)
+        gradient: Any = pt.grad(one.density, graphs.theta, disconnected_inputs="ignore")
+        outputs = [gradient, one.density, one.defined]
+        check_operations(outputs, one.inputs)
+        return posterior, graphs.held, Batched(one.inputs, outputs, [graphs.theta], n_rows=None)
 
     def to_data(self) -> dict[str, Any]:
         """Return the name of the model, which a release can store; its function cannot be stored."""
@@ -181,26 +188,6 @@ def _check(model: PyMCModel, schema: Schema) -> None:
             f"the model {model.name!r} cannot be measured: the density of a row does not depend on its own cells "
             "alone. Use pm.Data for columns, and let no term depend on the number of rows."
         )
-
-
-def with_level(frame: pd.DataFrame, name: str, level: Any) -> pd.DataFrame:
-    """Return rows in canonical form with the same level in all cells of a column; the column keeps its type."""
-    return frame.assign(**{name: pd.array([level], dtype=frame[name].dtype).repeat(len(frame))})
-
-
-def scores_of_one(rows: Any, theta: Any, held: MovableRows) -> CompiledWhenUsed:
-    """Return the function of theta and arrays (row, 1, ...) to scores (row, p), log densities and `defined` (row,).
-
-    The graph of all log densities is rewritten for a single row, differentiated, and repeated over rows, so the scores
-    of a row depend on this row only, whatever the operations are, and no cell of a row makes it fail.
-    """
-    one = one_row(rows, held.shared)
-    gradient: Any = pt.grad(one.density, theta, disconnected_inputs="ignore")
-    outputs = [gradient, one.density, one.defined]
-    check_operations(outputs, one.inputs)
-    many = [pt.tensor(shape=(None, *var.type.shape), dtype=var.type.dtype) for var in one.inputs]
-    every = vectorize_graph(outputs, dict(zip(one.inputs, many, strict=True)))
-    return CompiledWhenUsed([theta, *many], every, n_rows=None)
 
 
 def trial_rows(schema: Schema) -> SyntheticTable:

@@ -15,6 +15,7 @@ import xarray as xr
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.arguments import Method
+from iwbayes.utils import checks
 from iwbayes.utils.arrays import Array
 from iwbayes.utils.warnings import IwbayesWarning
 
@@ -34,8 +35,7 @@ _OF_THE_START = ("init", "jitter_max_retries", "n_init", "nuts_sampler")
 _TUNE = 500
 # Settings for each of several runs, without reports from each run.
 _SHORT_TUNE, _QUIET = 200, {"quiet": True, "compute_convergence_checks": False}
-#: Seconds after which NUTS stops by default; seconds after which it estimates its duration; and the shortest duration
-#: that it reports.
+#: Seconds after which NUTS stops by default, after which it estimates its duration, and the shortest one it reports.
 TIME_LIMIT, SAY_AFTER, WORTH_SAYING = 600.0, 30.0, 120.0
 _FASTER = (
     "Request fewer draws or chains, merge rare levels, use tighter priors, or look for a parameter that the data do "
@@ -47,32 +47,26 @@ _OF_THE_STEP = ("target_accept", "max_treedepth")
 
 
 def check_sampler(sampler: Any) -> dict[str, Any]:
-    """Return the additional arguments of ``pymc.sample`` as a dict.
-
-    TypeError if they are not a mapping. ValueError if they contain an argument that each run sets itself or that
-    chooses how to start, or a ``max_seconds`` that is not a positive number.
-    """
+    """Return the additional arguments of ``pymc.sample`` as a dict; TypeError or ValueError if one is not allowed."""
     if sampler is not None and not isinstance(sampler, Mapping):
         raise TypeError(
             f"sampler must be a dict of arguments of pymc.sample; got {type(sampler).__name__}. Pass, for example, "
             'sampler={"tune": 500}.'
         )
     options = dict(sampler or {})
-    taken = sorted(set(_TAKEN) & set(options))
-    if taken:
+    if taken := sorted(set(_TAKEN) & set(options)):
         raise ValueError(
             f"sampler must not contain {taken}, because each run sets these itself. Leave them out. draws, chains and "
             "random_seed are arguments of fit; calibrate takes random_seed and keeps the number of draws."
         )
-    lost = sorted(set(_OF_THE_START) & set(options))
-    if lost:
+    if lost := sorted(set(_OF_THE_START) & set(options)):
         raise ValueError(
             f"sampler must not contain {lost}, because PyMC's NUTS starts at the mode, in units of the curvature "
             "there. Leave it out. To sample in a different way, use reweight() and pass the weighted model to "
             "pymc.sample."
         )
     seconds = options.get("max_seconds", TIME_LIMIT)
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+    if not checks.is_real(seconds) or not seconds > 0:
         raise ValueError(
             f"sampler's max_seconds must be a positive number; got {seconds!r}. The default is {TIME_LIMIT:g}."
         )
@@ -89,13 +83,13 @@ class _Clock:
         self._seconds = options.pop("max_seconds", TIME_LIMIT) / n_runs
         self._chains, self._draws, self._n_runs = options["chains"], draws, n_runs
         self._steps = options["chains"] * (draws + options.get("tune", 1000))
-        self._began, self._done, self._said, self._then = 0.0, 0, False, options.get("callback")
+        self._began, self._done, self._said = 0.0, 0, False
+        self._then = options.get("callback") or (lambda *args, **kwargs: None)
         options["callback"] = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Count a step; warn of a long run, and stop it at the time limit."""
-        if self._then is not None:
-            self._then(*args, **kwargs)
+        self._then(*args, **kwargs)
         self._began = self._began or monotonic()  # compilation before the first step does not count
         self._done += 1
         passed = monotonic() - self._began
@@ -104,12 +98,11 @@ class _Clock:
         whole = passed * self._steps / self._done * self._n_runs
         if passed > SAY_AFTER and whole > WORTH_SAYING and not self._said:
             self._said = True
-            stops = self._seconds * self._n_runs
             warnings.warn(
                 f"NUTS will take about {math.ceil(whole / 60)} minutes: {self._done:,} of {self._steps:,} "
-                f"steps{' of the first run' if self._n_runs > 1 else ''} took {passed:.0f} s. It stops after {stops:g} "
-                f"s and keeps its draws, as if interrupted; sampler={{'max_seconds': ...}} changes this limit. "
-                f"{_FASTER}.",
+                f"steps{' of the first run' if self._n_runs > 1 else ''} took {passed:.0f} s. It stops after "
+                f"{self._seconds * self._n_runs:g} s and keeps its draws, as if interrupted; "
+                f"sampler={{'max_seconds': ...}} changes this limit. {_FASTER}.",
                 IwbayesWarning,
                 stacklevel=2,
             )
@@ -171,7 +164,7 @@ class WhitenedNuts:
     def __init__(self, size: int, settings: SamplingSettings, *, n_runs: int) -> None:
         import pymc as pm
 
-        from iwbayes.analyst.inference.density_op import DensityOp
+        from iwbayes.analyst.weighting.graph_functions import DensityOp
 
         tuning = {"tune": _SHORT_TUNE, **_QUIET} if n_runs > 1 else {"tune": _TUNE}
         self._options = {"chains": settings.chains, "progressbar": False, **tuning, **settings.sampler}
@@ -191,7 +184,11 @@ class WhitenedNuts:
         import pymc as pm
         import pytensor
 
-        back, seed = _root_of_inverse(precision), int(rng.integers(2**31))
+        seed = int(rng.integers(2**31))
+        try:  # R with R R' the inverse of the precision; of its diagonal alone if it is not positive definite
+            back = np.asarray(np.linalg.inv(np.linalg.cholesky(precision)).T, dtype=np.float64)
+        except np.linalg.LinAlgError:
+            back = np.diag(1 / np.sqrt(np.maximum(np.abs(np.diag(precision)), 1e-300)))
 
         def in_units(z: Array) -> tuple[float, Array]:
             value, gradient = density.gradient(center + back @ z)
@@ -215,21 +212,12 @@ class WhitenedNuts:
         return center + clock.fill(z) @ back.T, {name: clock.fill(values) for name, values in kept.items()}
 
 
-def _root_of_inverse(precision: Array) -> Array:
-    """Return R with R R' the inverse of a precision; of its diagonal alone if it is not positive definite."""
-    try:
-        return np.asarray(np.linalg.inv(np.linalg.cholesky(precision)).T, dtype=np.float64)
-    except np.linalg.LinAlgError:
-        return np.diag(1 / np.sqrt(np.maximum(np.abs(np.diag(precision)), 1e-300)))
-
-
 def sample_model(
     model: pm.Model, settings: SamplingSettings, draws: int, rng: np.random.Generator, *, n_runs: int = 1
 ) -> xr.Dataset:
     """Sample a PyMC model with PyMC's step methods; return the posterior group with ``divergences`` as attribute.
 
-    `settings.sampler` takes precedence over the defaults here. `draws` is the number for each chain, and `n_runs` the
-    number of runs that share the time limit.
+    `draws` is the number for each chain, and `n_runs` the number of runs that share the time limit.
     """
     options = {**_QUIET, "chains": settings.chains, **settings.sampler}
     options |= {"model": model, "nuts_sampler": "pymc", "random_seed": int(rng.integers(2**31))}
@@ -237,10 +225,9 @@ def sample_model(
     run = clock.sample(options)
     drawn = arviz_compat.group(run, "posterior").transpose("chain", "draw", ...).load()
     clock.report((drawn.sizes["chain"], drawn.sizes["draw"]))
-    group = xr.Dataset({name: (values.dims, clock.fill(values.to_numpy())) for name, values in drawn.data_vars.items()})
-    group = group.assign_coords(
-        {name: values for name, values in drawn.coords.items() if name not in ("chain", "draw")}
-    )
     statistics = arviz_compat.group(run, "sample_stats")
-    diverging = int(statistics["diverging"].sum()) if "diverging" in statistics else 0
-    return group.assign_attrs(divergences=diverging)
+    return xr.Dataset(
+        {name: (values.dims, clock.fill(values.to_numpy())) for name, values in drawn.data_vars.items()},
+        {name: values for name, values in drawn.coords.items() if name not in ("chain", "draw")},
+        {"divergences": int(statistics["diverging"].sum()) if "diverging" in statistics else 0},
+    )

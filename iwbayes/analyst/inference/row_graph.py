@@ -36,14 +36,9 @@ _NEVER_FAIL: dict[str, int | None] = dict.fromkeys(
     ]
 ) | {"Alloc": 1, "Reshape": 1, "SpecifyShape": 1, "Split": 1, "SplitDims": 1}
 #: Operations with indices, and the position of the first one.
-_INDEXING = {
-    "Subtensor": 1,
-    "AdvancedSubtensor": 1,
-    "AdvancedSubtensor1": 1,
-    "IncSubtensor": 2,
-    "AdvancedIncSubtensor": 2,
-    "AdvancedIncSubtensor1": 2,
-}
+_INDEXING = dict.fromkeys(("Subtensor", "AdvancedSubtensor", "AdvancedSubtensor1"), 1) | dict.fromkeys(
+    ("IncSubtensor", "AdvancedIncSubtensor", "AdvancedIncSubtensor1"), 2
+)
 #: Largest floating-point number that is converted to a whole number.
 _MOST = 2.0**62
 
@@ -57,26 +52,15 @@ class OneRow(NamedTuple):
 
 
 def one_row(rows: Any, shared: Sequence[Any]) -> OneRow:
-    """Return the graph of one row.
+    """Return the graph of one row, from that of the log density of each row (row,); its data are shared variables.
 
-    Parameters
-    ----------
-    rows : Variable, shape (row,)
-        Log density of each row.
-    shared : sequence of shared variables, shape (row, ...)
-        The parts of the graph that contain the rows' data.
-
-    Returns
-    -------
-    OneRow
-        Checks of parameters are among the conditions of ``defined``, and raise no error.
-
-    Raises
-    ------
-    ValueError
-        If the density of a row depends on the number of rows.
+    Checks of parameters are among the conditions of ``defined``, and raise no error. ValueError if the density of a row
+    depends on the number of rows.
     """
-    rows = _inlined(rows)
+    # operations that contain graphs have fixed shapes
+    while graphs := [node for node in applys_between([], [rows]) if isinstance(node.op, OpFromGraph)]:
+        inlined: Any = dict(zip(graphs[-1].outputs, inline_ofg_node(graphs[-1]), strict=True))
+        [rows] = clone_replace([rows], inlined, rebuild_strict=False)
     n = rows.type.shape[0]
     inputs = [pt.tensor(shape=(1, *var.type.shape[1:]), dtype=var.type.dtype) for var in shared]
     made: dict[Any, Any] = dict(zip(shared, inputs, strict=True))
@@ -128,25 +112,12 @@ def check_operations(outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
             )
 
 
-def _inlined(rows: Any) -> Any:
-    """Return the graph without operations that contain graphs, which have fixed shapes."""
-    while True:
-        for node in reversed(list(applys_between([], [rows]))):
-            if isinstance(node.op, OpFromGraph):
-                new = dict(zip(node.outputs, inline_ofg_node(node), strict=True))
-                [rows] = clone_replace([rows], cast(Any, new), rebuild_strict=False)
-                break
-        else:
-            return rows
-
-
 def _guarded(op: Any, inputs: list[Any], of_cells: set[Any]) -> tuple[list[Any], list[Any]]:
     """Return inputs for which an operation does not fail, and conditions (scalars) under which they are the given ones.
 
     Values that depend on no cell are public, and remain.
     """
-    first = _INDEXING.get(type(op).__name__)
-    if first is not None:
+    if first := _INDEXING.get(type(op).__name__):
         return _bounded_indices(op, inputs, first, of_cells)
     inner = op.scalar_op if isinstance(op, Elemwise) else None
     whole = [var.type.dtype.startswith(("int", "uint", "bool")) for var in inputs] if inner is not None else []

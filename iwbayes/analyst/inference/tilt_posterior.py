@@ -19,9 +19,8 @@ from scipy.special import logsumexp, softmax
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.arguments import Method
 from iwbayes.analyst.inference.nuts import RHAT_FAILURE, SamplingSettings
-from iwbayes.analyst.inference.transport import map_draws
 from iwbayes.analyst.inference.weight_draws import draw_densities
-from iwbayes.analyst.inference.weighted_posterior import LogDensity
+from iwbayes.analyst.inference.weighted_posterior import LogDensity, map_draws
 from iwbayes.analyst.released_tilt import FEATURE_CUT
 from iwbayes.utils.arrays import MERGE_SHARE, Array, identical_rows, row_blocks, symmetric
 from iwbayes.utils.newton import maximise
@@ -29,8 +28,6 @@ from iwbayes.utils.threads import one_blas_thread
 
 # Size of one block of weights of many draws, in numbers: 2^17 float64 are 1 MiB, which fits in a processor's cache.
 _BLOCK = 2**17
-#: Prior standard deviation of the coefficients, in units of the synthetic standard deviation of the features.
-PRIOR_SD = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +42,7 @@ class TiltPosterior(LogDensity):
     base: Array
     value: Array
     noise: Array
-    tau: float = PRIOR_SD
+    tau: float = 1.0  # prior standard deviation, in units of the synthetic standard deviation of the features
 
     def merged(self) -> TiltPosterior:
         """Return the same posterior with identical rows merged; unchanged if few rows are identical."""
@@ -77,10 +74,6 @@ class TiltPosterior(LogDensity):
         away = self.value - self.means(b)
         prior = np.square(b).sum(axis=1) / self.tau**2
         return -0.5 * (np.einsum("si,ij,sj->s", away, self.precision, away) + prior)
-
-    def log_density(self, b: Array) -> float:
-        """Return the log density at one point, shape (k,)."""
-        return float(self.log_densities(b[None])[0])
 
     def gradient(self, b: Array) -> tuple[float, Array]:
         """Return the log density at one point, shape (k,), and its gradient, shape (k,)."""
@@ -124,34 +117,28 @@ class TiltPosterior(LogDensity):
 def row_noise(posterior: TiltPosterior, b: Array, variance: float, rng: np.random.Generator) -> tuple[Array, Array]:
     """Multiply the base by gamma variables of mean one and this variance, and move each tilt b back to its mean.
 
-    Returns the log multipliers (draw, row) and the coefficients (draw, k) for which the multiplied rows have the means
-    m(b) again, up to a ridge of Sigma. The rows must not be merged.
+    Returns the log multipliers (draw, row) and the coefficients (draw, k) for which the multiplied rows, which must not
+    be merged, have the means m(b) again: those that maximise ``b'.m(b) - log sum_i w0_i exp(b'.phi_i) -
+    (b' - b)' Sigma (b' - b)/2``. The ridge of the noise keeps b' finite if no tilt of the rows has these means, and is
+    small otherwise.
     """
-    shape = (len(b), len(posterior.base))
-    log_multipliers = np.log(np.maximum(rng.gamma(1 / variance, variance, size=shape), 1e-300))
-    moved = np.empty_like(b)
-    for draw, (own, target) in enumerate(zip(b, posterior.merged().means(b), strict=True)):
-        rows = replace(posterior, base=posterior.base + log_multipliers[draw]).merged()
-        moved[draw] = move_to_mean(rows, target, own)
-    return log_multipliers, moved
+    log_multipliers = np.log(np.maximum(rng.gamma(1 / variance, variance, (len(b), len(posterior.base))), 1e-300))
 
+    def moved(logs: Array, target: Array, center: Array) -> Array:
+        rows = replace(posterior, base=posterior.base + logs).merged()
 
-def move_to_mean(rows: TiltPosterior, target: Array, center: Array) -> Array:
-    """Return coefficients b, shape (k,), near a center, for which the rows have the target mean of the features.
+        def value(b: Array) -> float:
+            away = b - center
+            return float(b @ target - logsumexp(rows.base + rows.phi @ b) - 0.5 * away @ rows.noise @ away)
 
-    They maximise ``b.target - log sum_i w0_i exp(b.phi_i) - (b - center)' Sigma (b - center)/2``. The ridge of the
-    noise keeps b finite if no tilt of the rows has the target mean, and is small otherwise.
-    """
+        def derivatives(b: Array) -> tuple[Array, Array]:
+            _, mean, _, covariance = rows.moments(b)
+            return target - mean - rows.noise @ (b - center), -covariance - rows.noise
 
-    def value(b: Array) -> float:
-        away = b - center
-        return float(b @ target - logsumexp(rows.base + rows.phi @ b) - 0.5 * away @ rows.noise @ away)
+        return maximise(value, derivatives, center)
 
-    def derivatives(b: Array) -> tuple[Array, Array]:
-        _, mean, _, covariance = rows.moments(b)
-        return target - mean - rows.noise @ (b - center), -covariance - rows.noise
-
-    return maximise(value, derivatives, center)
+    targets = posterior.merged().means(b)
+    return log_multipliers, np.array([moved(*one) for one in zip(log_multipliers, targets, b, strict=True)])
 
 
 # Fewest and most proposals of importance sampling, and the work, row x feature x proposal, that limits them.
@@ -173,12 +160,10 @@ def draw_tilts(
 ) -> Array:
     """Draw `n_draws` coefficients (n_draws, k) from the posterior of a tilt, starting near its mode.
 
-    RuntimeError if the mode was not found, if k-hat is 0.7 or more with method="laplace", or if the chains of NUTS
-    disagree.
-
-    Thousands of draws are made, and `n_draws` of them are chosen at random. The covariance of a few draws is random. If
-    they are more than twice the coefficients, they are therefore mapped linearly to the mean and covariance of all
-    draws. The map tends to the identity as their number grows.
+    Thousands of draws are made, and `n_draws` of them are chosen at random. If they are more than twice the
+    coefficients, they are mapped linearly to the mean and covariance of all draws, because the covariance of a few
+    draws is random. The map tends to the identity as their number grows. RuntimeError if the mode was not found, if
+    k-hat is 0.7 or more with method="laplace", or if the chains of NUTS disagree.
     """
     merged = posterior.merged()
     near = (merged, *merged.mode(start))
@@ -191,22 +176,17 @@ def draw_tilts(
         if not r_hat < RHAT_FAILURE:
             raise RuntimeError(
                 f"r_hat {r_hat:.2f} of the tilt's coefficients is not below {RHAT_FAILURE}: NUTS has not converged. "
-                "Use "
-                'more tuning steps, sampler={"tune": 4000}, or request a release with fewer features.'
+                'Use more tuning steps, sampler={"tune": 4000}, or request a release with fewer features.'
             )
-    return _chosen(found.theta.reshape(-1, found.theta.shape[-1]), n_draws, rng)
-
-
-def _chosen(draws: Array, n_draws: int, rng: np.random.Generator) -> Array:
-    """Choose draws at random; if they are many enough, give them the mean and covariance of all draws."""
-    few = draws[rng.choice(len(draws), n_draws, replace=False)]
-    if n_draws <= _DRAWS_PER_COEFFICIENT * draws.shape[1] + 1:
+    pooled = found.theta.reshape(-1, found.theta.shape[-1])
+    few = pooled[rng.choice(len(pooled), n_draws, replace=False)]
+    if n_draws <= _DRAWS_PER_COEFFICIENT * pooled.shape[1] + 1:
         return few
     with one_blas_thread():
         return map_draws(
             few,
             mode=few.mean(axis=0),
             covariance=np.atleast_2d(np.cov(few, rowvar=False)),
-            target_mean=draws.mean(axis=0),
-            target_covariance=np.atleast_2d(np.cov(draws, rowvar=False)),
+            target_mean=pooled.mean(axis=0),
+            target_covariance=np.atleast_2d(np.cov(pooled, rowvar=False)),
         )

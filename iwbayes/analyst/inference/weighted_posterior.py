@@ -1,4 +1,4 @@
-"""Interface of a posterior with weighted rows, which regressions and PyMC models implement."""
+"""A posterior with weighted rows: the interface that regressions and PyMC models implement, and its draws."""
 
 from __future__ import annotations
 
@@ -11,12 +11,19 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from iwbayes.analyst.inference.importance import OF_A_DRAW
 from iwbayes.tables import SyntheticTable
-from iwbayes.utils.arrays import Array
+from iwbayes.utils.arrays import Array, symmetric
+from iwbayes.utils.threads import one_blas_thread
 
-#: Step for differences of scores, in units in which the mean curvature per row is about one.
-CURVATURE_STEP = 1e-3
+#: Smallest eigenvalue, relative to the largest, of a matrix that must be positive definite.
+DEFINITE = 1e-10
+#: Advice if the posterior under one of several weight draws has no mode that can be found.
+OF_A_DRAW = (
+    "If a few rows have nearly all of the weight, a posterior may have no usable mode. Look at the weights of that "
+    "draw, and temper them (weights.temper) or leave the draw out."
+)
+# Step for differences of scores, in units in which the mean curvature per row is about one.
+_CURVATURE_STEP = 1e-3
 # Most steps towards the mode under different weights, and the squared distance in standard deviations that ends them.
 _STEPS, _NEAR = 10, 1e-12
 
@@ -44,6 +51,10 @@ class LogDensity(ABC):
     def gradient(self, theta: Array) -> tuple[float, Array]:
         """Return the log density at theta (p,), with the constant of `log_densities`, and its gradient (p,)."""
 
+    def log_density(self, theta: Array) -> float:
+        """Return the log density at one point (p,)."""
+        return float(self.log_densities(np.asarray(theta)[None])[0])
+
 
 class WeightedPosterior(LogDensity):
     """Posterior of a model whose rows have weights: sum_i w_i log f(x_i | theta) + log prior, unconstrained.
@@ -67,17 +78,11 @@ class WeightedPosterior(LogDensity):
         """Return the same posterior under different weights of its rows, shape (row,)."""
 
     def on_rows(self, table: SyntheticTable, weights: Array) -> WeightedPosterior:
-        """Return the same model, with the same prior, on other rows with their weights (row,).
-
-        ValueError if the model cannot be evaluated on these rows; TypeError if it cannot be evaluated on other rows.
-        """
+        """Return the same model, with the same prior, on other rows with their weights (row,), or raise an error."""
         raise TypeError("this model cannot be evaluated on other rows. Use calibrate='formula' instead of rehearsals.")
 
     def movable(self, table: SyntheticTable) -> WeightedPosterior:
-        """Return the same model, on the rows of a table, in a form that `on_rows` can evaluate; this object by default.
-
-        ValueError if the model cannot be evaluated on other rows.
-        """
+        """Return the same model, on the rows of a table, in a form that `on_rows` can evaluate; ValueError if none."""
         return self
 
     def in_likelihood(self, theta: Array) -> NDArray[np.bool_]:
@@ -99,8 +104,8 @@ class WeightedPosterior(LogDensity):
         """
         found = []
         for one, other in zip(left.T, right.T, strict=True):
-            ahead, behind = (self._scores_along(theta + way * CURVATURE_STEP * one, other)[rows] for way in (1, -1))
-            found.append((behind - ahead) / (2 * CURVATURE_STEP))
+            ahead, behind = (self._scores_along(theta + way * _CURVATURE_STEP * one, other)[rows] for way in (1, -1))
+            found.append((behind - ahead) / (2 * _CURVATURE_STEP))
         return np.stack(found, axis=1)
 
     def _scores_along(self, theta: Array, direction: Array) -> Array:
@@ -181,3 +186,34 @@ def posterior_dataset(posterior: WeightedPosterior, theta: Array) -> xr.Dataset:
             coords[dim] = np.arange(length) if labels is None else np.asarray(labels)
         variables[name] = (("chain", "draw", *dims), array)
     return xr.Dataset(variables, coords=coords)
+
+
+def map_draws(draws: Array, *, mode: Array, covariance: Array, target_mean: Array, target_covariance: Array) -> Array:
+    """Move draws (sample, p) from a mode and covariance to a target: theta' = target_mean + R (theta - mode).
+
+    Skewness about the mode is kept. ValueError if `covariance` is not positive definite.
+
+    R is the optimal transport map between the two normals, in units of the draws' standard deviations. The result does
+    not depend on the order or the units of the parameters, and the map mixes parameters as little as possible. (Shaby
+    2014 and Williams and Savitsky 2021 leave the choice of the root open.)
+    """
+    diagonal = np.diag(covariance)
+    if not (np.isfinite(diagonal).all() and (diagonal > 0).all()):
+        raise ValueError(
+            "the covariance of the draws must be positive definite, but a parameter does not vary. The sampler may not "
+            "have moved at all: check its divergences and the effective sample size of the weights."
+        )
+    with one_blas_thread():
+        sd = np.sqrt(diagonal)
+        values, vectors = np.linalg.eigh(symmetric(covariance / np.outer(sd, sd)))
+        if values[0] <= DEFINITE * values[-1]:
+            raise ValueError(
+                "the covariance of the draws must be positive definite; its smallest eigenvalue is "
+                f"{values[0] / values[-1]:.1e} of the largest. Use more draws than there are parameters. If you do "
+                f"already, the sampler may not have moved: check its divergences."
+            )
+        root = (vectors * np.sqrt(values)) @ vectors.T
+        inverse = (vectors / np.sqrt(values)) @ vectors.T
+        middle, turned = np.linalg.eigh(symmetric(root @ (target_covariance / np.outer(sd, sd)) @ root))
+        transport = inverse @ (turned * np.sqrt(np.maximum(middle, 0.0))) @ turned.T @ inverse
+        return target_mean + ((np.asarray(draws, dtype=np.float64) - mode) / sd) @ transport * sd

@@ -112,7 +112,7 @@ class BuiltRegression:
     @property
     def observed(self) -> xr.Dataset:
         """The response."""
-        from iwbayes.analyst.weighting.observed_variables import observed_dataset
+        from iwbayes.analyst.weighting.observed_rows import observed_dataset
 
         return observed_dataset(self.model)
 
@@ -180,11 +180,16 @@ def build(formula: str, release: Release, family: Any, priors: Any) -> tuple[pm.
         raise ValueError(
             f"Bambi could not build {formula!r} with family {name!r}: {reason}. Columns are {list(schema.names)}."
         ) from error
-    from iwbayes.analyst.weighting.model_copy import drop_variables
-
     values = data[own[0]].to_numpy(np.float64) if name in ("gaussian", "t", "gamma") else None
     built = _with_default_priors(model, name, values, priors or {}, release.weights.values)
-    drop_variables(built, [var.name for var in built.deterministics if len(frame) in var.shape.eval()])
+    deterministics = list(built.deterministics)
+    built.deterministics.clear()  # PyMC's lists cannot be assigned to
+    for var in deterministics:
+        if len(frame) not in var.shape.eval():
+            built.deterministics.append(var)
+        else:
+            built.named_vars.pop(var.name)
+            built.named_vars_to_dims.pop(var.name, None)
     predictors = [column for column in used if column != own[0]]
     return built, name, f"{quoted(own[0])} ~ {' + '.join(map(quoted, predictors)) or '1'}"
 
@@ -197,7 +202,7 @@ def _with_default_priors(model: Any, family: str, response: Array | None, given:
     import pymc as pm
     from pymc.model.fgraph import ModelFreeRV
 
-    from iwbayes.analyst.weighting.model_copy import transform_model
+    from iwbayes.analyst.weighting.reweight import transform_model
 
     parts = model.parameters if hasattr(model, "parameters") else model.components
     part, share = parts[model.family.likelihood.parent], weights / weights.sum()

@@ -11,9 +11,8 @@ import pandas as pd
 import xarray as xr
 from numpy.typing import NDArray
 
-from iwbayes.analyst.inference.importance import OF_A_DRAW
 from iwbayes.analyst.inference.nuts import SamplingSettings
-from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
+from iwbayes.analyst.inference.weighted_posterior import OF_A_DRAW, Mode, WeightedPosterior
 from iwbayes.analyst.regression.design_record import record_design
 from iwbayes.analyst.regression.model import log_prior
 from iwbayes.models.design import Design, build_design, other_rows

@@ -1,8 +1,9 @@
-"""Functions of PyTensor graphs: evaluated in Python, or compiled if they are called often enough."""
+"""Functions of PyTensor graphs, evaluated in Python or compiled if they are called often, and graphs of functions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -10,70 +11,31 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.mode import Mode, get_default_mode, optdb
 from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.op import Op
 from pytensor.graph.replace import vectorize_graph
-from pytensor.graph.rewriting.basic import node_rewriter
-from pytensor.scalar.basic import GE, LE, Switch
-from pytensor.scalar.math import sigmoid
-from pytensor.tensor.elemwise import Elemwise
+from pytensor.graph.rewriting.basic import PatternNodeRewriter
+
+from iwbayes.utils.arrays import Array, row_blocks, symmetric
 
 _INTERPRETER: Any = Mode(linker="py", optimizer=cast(Any, None))
-
-
 # searching for operations to fuse or do in place takes half of the time of making a function, and saves row passes
 _FOR_ROWS = ("fusion", "inplace", "BlasOpt")
 _STABLE_INTERPRETER: Any = Mode(linker="py", optimizer="fast_run").excluding("specialize", *_FOR_ROWS)
 # The density of a parameter that is out of range, such as a scale that underflows to 0, is 0, as in PyMC.
 _OUT_OF_RANGE = "local_check_parameter_to_ninf_switch"
-
-
-@node_rewriter([Elemwise])
-def local_switch_of_alike(fgraph: Any, node: Apply) -> list[Variable] | None:
-    """Replace switch(c, f(a), f(b)), which evaluates both branches, by f(switch(c, a, b)).
-
-    This halves the time of a Bernoulli log likelihood, log p or log (1 - p) by the outcome.
-    """
-    if not isinstance(cast(Any, node.op).scalar_op, Switch):
-        return None
-    condition, *branches = node.inputs
-    if any(branch.owner is None or len(fgraph.clients[branch]) > 1 for branch in branches):
-        return None
-    [(one, a), (other, b)] = [(cast(Apply, branch.owner).op, cast(Apply, branch.owner).inputs) for branch in branches]
-    if not (isinstance(one, Elemwise) and one == other and len(a) == len(b) == 1):
-        return None
-    if not a[0].type.broadcastable == b[0].type.broadcastable == node.outputs[0].type.broadcastable:
-        return None
-    return [cast(Variable, one(pt.switch(cast(Any, condition), a[0], b[0])))]
-
-
-@node_rewriter([Elemwise])
-def local_sigmoid_within_bounds(fgraph: Any, node: Apply) -> list[Variable] | None:
-    """Replace the checks that a sigmoid is at least 0 and at most 1, made by a Bernoulli density, by True.
-
-    The sigmoid of NaN is not within the bounds, but then the density is NaN as well. This saves a fourth of the time of
-    a log likelihood.
-    """
-    bounds = {GE: 0, LE: 1}
-    if (bound := bounds.get(type(cast(Any, node.op).scalar_op))) is None:
-        return None
-    share, limit = node.inputs
-    if share.owner is None or not isinstance(share.owner.op, Elemwise) or share.owner.op.scalar_op != sigmoid:
-        return None
-    if not isinstance(limit, Constant) or np.any(limit.data != bound):
-        return None
-    return [cast(Variable, pt.ones_like(share, dtype="bool"))]
-
-
-# without them, gradients of a logistic regression of 20,000 rows take 1.3 times as long, and densities 1.5 to 1.8 times
-for _rewrite in (local_switch_of_alike, local_sigmoid_within_bounds):
-    cast(Any, optdb["specialize"]).register(str(_rewrite), _rewrite, "iwbayes")
-
-
 # Rows that are looped over in Python (about two seconds) before a graph is compiled, and the cost of a call in rows.
 _WORK_IN_PYTHON, _ROWS_OF_A_CALL = 40_000, 160
-
-
 # With fewer calls than these, a second graph does not pay.
 _FEWEST_CALLS = 20
+# Size of a block, points x rows: intermediate values for all points would not fit in memory.
+_BLOCK = 2**17
+
+# Evaluate f(switch(c, a, b)) instead of both f(a) and f(b). A Bernoulli log density is log p or log (1 - p), by the
+# outcome. Without this, its gradients in 20,000 rows take 1.3 times as long, and its values 1.5 times.
+for _function in cast(Any, (pt.neg, pt.softplus)):
+    _both: Any = (pt.switch, "c", (_function, "a"), (_function, "b"))
+    _rewrite = PatternNodeRewriter(_both, (_function, (pt.switch, "c", "a", "b")))
+    cast(Any, optdb["specialize"]).register(f"local_switch_of_{_function}", _rewrite, "iwbayes")
 
 
 def interpreted(inputs: list[Any], outputs: Any, mode: Mode = _INTERPRETER) -> Any:
@@ -83,14 +45,21 @@ def interpreted(inputs: list[Any], outputs: Any, mode: Mode = _INTERPRETER) -> A
         return pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore")
 
 
+def evaluate(variable: Variable) -> np.ndarray:
+    """Return the value of a variable that depends on constants and data only."""
+    if isinstance(variable, Constant):
+        return np.asarray(variable.data)
+    if hasattr(variable, "get_value"):
+        return np.asarray(variable.get_value(borrow=True))
+    return np.asarray(interpreted([], variable)())
+
+
 class CompiledWhenUsed:
     """Function of a graph that is evaluated in Python at first, and compiled once it has been called often enough.
 
-    Compiling the derivatives of a model takes seconds to minutes. A few Newton steps in Python take less time if there
-    are few rows, or none, as in a prior. The graph is made numerically stable in both cases.
-
-    A call loops over `n_rows` rows, for some operations in Python; None compiles at the first call. The first call also
-    compiles if `n_calls`, the number of calls that are certain to come, makes this worthwhile.
+    Compiling the derivatives of a model takes seconds to minutes; a few Newton steps in Python take less time if there
+    are few rows, or none, as in a prior. The graph is made numerically stable in both cases. A call loops over `n_rows`
+    rows; None compiles at the first call, as does a large `n_calls`, the number of calls that are certain to come.
     """
 
     def __init__(self, inputs: list[Any], outputs: Any, *, n_rows: int | None, n_calls: int = 0) -> None:
@@ -111,45 +80,102 @@ class CompiledWhenUsed:
         return self._function(*values)
 
 
-def evaluate(variable: Variable) -> np.ndarray:
-    """Return the value of a variable that depends on constants and data only."""
-    if isinstance(variable, Constant):
-        return np.asarray(variable.data)
-    if hasattr(variable, "get_value"):
-        return np.asarray(variable.get_value(borrow=True))
-    return np.asarray(interpreted([], variable)())
+class Batched:
+    """Outputs of a graph at many values of `inputs` at once, along a first axis that inputs and outputs have.
 
-
-def batched(inputs: list[Any], outputs: Any, *, over: list[Any], n_rows: int) -> CompiledWhenUsed:
-    """Return the function of a graph that takes many values of the inputs `over` at once, along a first axis.
-
-    Outputs also have that axis, except for outputs that do not depend on `over`.
+    `others` are inputs with one value for all. Values are computed in blocks: a value may loop over `n_rows` rows, see
+    `CompiledWhenUsed`.
     """
-    many = {var: pt.tensor(shape=(None, *var.type.shape), dtype=var.type.dtype) for var in over}
-    return CompiledWhenUsed([many.get(var, var) for var in inputs], vectorize_graph(outputs, many), n_rows=n_rows)
+
+    def __init__(
+        self, inputs: Sequence[Any], outputs: list[Any], others: Sequence[Any] = (), *, n_rows: int | None
+    ) -> None:
+        many = {var: pt.tensor(shape=(None, *var.type.shape), dtype=var.type.dtype) for var in inputs}
+        function = vectorize_graph(outputs, many)
+        self._function = CompiledWhenUsed([*many.values(), *others], function, n_rows=n_rows)
+        self._size, self._ndims = _BLOCK // (n_rows or 1), [output.type.ndim for output in outputs]
+
+    def __call__(self, *values: Array, others: Sequence[Array] = ()) -> list[Array]:
+        """Evaluate the outputs, each (value, ...)."""
+        found = []
+        for block in row_blocks(len(values[0]), self._size):
+            outputs, n = self._function(*(array[block] for array in values), *others), len(values[0][block])
+            # outputs that depend on none of the inputs are the same for all values
+            alike = [np.ndim(one) == ndim for one, ndim in zip(outputs, self._ndims, strict=True)]
+            found.append(
+                [np.broadcast_to(a, (n, *np.shape(a))) if b else a for a, b in zip(outputs, alike, strict=True)]
+            )
+        return [np.concatenate(parts) for parts in zip(*found, strict=True)]
 
 
-def value_gradient_curvature(
-    value: Any, inputs: list[Any], *, n_rows: int, n_calls: int
-) -> Callable[..., list[np.ndarray]]:
-    """Return the function of a scalar, its gradient, and its Hessian times a direction, which is the last argument."""
-    theta = inputs[0]
-    direction = pt.vector("direction", shape=theta.type.shape)
-    gradient: Any = pt.grad(value, theta, disconnected_inputs="ignore")
-    product: Any = pt.grad(pt.dot(gradient, direction), theta, disconnected_inputs="ignore")
-    return CompiledWhenUsed([*inputs, direction], [value, gradient, product], n_rows=n_rows, n_calls=n_calls)
+class SmoothFunction:
+    """A scalar of theta (p,) and other vectors, with its derivatives by theta; functions are made on first use.
 
-
-def by_columns(
-    function: Callable[..., list[np.ndarray]], theta: np.ndarray, *inputs: np.ndarray
-) -> tuple[float, np.ndarray, np.ndarray]:
-    """Return value, gradient (p,) and symmetrised Hessian (p, p) from Hessian-vector products.
-
-    The products are computed one at a time, because graphs of derivatives in many directions can take minutes to build.
+    A value loops over `n_rows` rows, and at least `n_calls` products of the Hessian will be needed.
     """
-    columns = []
-    for direction in np.eye(len(theta)):
-        value, gradient, column = function(theta, *inputs, direction)
-        columns.append(np.array(column))
-    hessian = np.stack(columns, axis=1)
-    return float(value), np.array(gradient), (hessian + hessian.T) / 2
+
+    def __init__(self, value: Any, theta: Any, *others: Any, n_rows: int, n_calls: int) -> None:
+        self._value, self._theta, self._others = value, theta, others
+        self._n_rows, self._n_calls = n_rows, n_calls
+
+    @cached_property
+    def _many(self) -> Batched:
+        return Batched([self._theta], [self._value], self._others, n_rows=self._n_rows)
+
+    @cached_property
+    def _compiled(self) -> CompiledWhenUsed:
+        gradient: Any = pt.grad(self._value, self._theta, disconnected_inputs="ignore")
+        return CompiledWhenUsed([self._theta, *self._others], [self._value, gradient], n_rows=None)
+
+    @cached_property
+    def along(self) -> CompiledWhenUsed:
+        """Function of theta, the other vectors and a direction: the gradient, and the Hessian times the direction."""
+        direction = pt.vector("direction", shape=self._theta.type.shape)
+        gradient: Any = pt.grad(self._value, self._theta, disconnected_inputs="ignore")
+        product: Any = pt.grad(pt.dot(gradient, direction), self._theta, disconnected_inputs="ignore")
+        inputs = [self._theta, *self._others, direction]
+        return CompiledWhenUsed(inputs, [gradient, product], n_rows=self._n_rows, n_calls=self._n_calls)
+
+    def values(self, theta: Array, *others: Array) -> Array:
+        """Return values (sample,) at points (sample, p)."""
+        return self._many(theta, others=others)[0]
+
+    def gradient(self, theta: Array, *others: Array) -> tuple[float, Array]:
+        """Return the value and the gradient (p,), by a compiled function."""
+        value, gradient = self._compiled(theta, *others)
+        return float(value), np.asarray(gradient)
+
+    def derivatives(self, theta: Array, *others: Array) -> tuple[Array, Array]:
+        """Return the gradient (p,) and the Hessian (p, p).
+
+        The Hessian is computed column by column, because graphs of derivatives in many directions can take minutes to
+        build.
+        """
+        columns = []
+        for direction in np.eye(len(theta)):
+            gradient, column = self.along(theta, *others, direction)
+            columns.append(np.array(column))
+        return np.array(gradient), symmetric(np.stack(columns, axis=1))
+
+
+class DensityOp(Op):
+    """Log density of a vector, and its gradient (p,), by `function`, which may be replaced between runs."""
+
+    function: Callable[[Array], tuple[float, Array]]
+
+    def make_node(self, *inputs: Any) -> Apply:
+        """Apply to a vector."""
+        return Apply(self, [pt.as_tensor_variable(theta) for theta in inputs], [pt.dscalar(), pt.dvector()])
+
+    def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
+        """Evaluate."""
+        for storage, value in zip(output_storage, self.function(inputs[0]), strict=True):
+            storage[0] = np.asarray(value, dtype=np.float64)
+
+    def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> list[Any]:
+        """Differentiate the log density."""
+        return [cotangents[0] * outputs[1]]
+
+    def L_op(self, inputs: Any, outputs: Any, output_grads: Any) -> list[Any]:  # noqa: N802 - PyTensor's older name
+        """Differentiate the log density."""
+        return self.pullback(inputs, outputs, output_grads)

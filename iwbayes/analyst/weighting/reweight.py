@@ -1,34 +1,40 @@
-"""Give the rows of a PyMC model's likelihood their importance weights.
+"""Give the rows of a PyMC model's likelihood their importance weights, in a copy of the model's function graph.
 
-:func:`reweight` turns any model with observed variables into one whose log density has w_i times the log likelihood of
-row i. It transforms the model's function graph. The result is an ordinary :class:`pymc.Model`; priors, potentials,
-imputed values, deterministics, coords and dims stay the same.
+The result is an ordinary :class:`pymc.Model`; priors, potentials, imputed values, deterministics, coords and dims stay
+the same.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
+from pymc.model.fgraph import ModelObservedRV, fgraph_from_model, model_from_fgraph
 from pymc.pytensorf import floatX
+from pytensor.graph.basic import Variable
 from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
 from iwbayes.analyst.arguments import check_numbers, check_total
 from iwbayes.analyst.arviz_compat import ArvizObject, has_group, with_groups
 from iwbayes.analyst.weighting.graph_functions import evaluate
-from iwbayes.analyst.weighting.minibatch import batch_weights, draws_rows, drop_batch_weights, minibatch_node
-from iwbayes.analyst.weighting.model_copy import drop_variables, transform_model
-from iwbayes.analyst.weighting.observed_variables import ObservedRows, observed_rows, observed_variables
+from iwbayes.analyst.weighting.observed_rows import (
+    ObservedRows,
+    batch_weights,
+    draws_rows,
+    minibatch_node,
+    observed_rows,
+    weighted_variables,
+)
 from iwbayes.analyst.weighting.release_rows import check_rows
 from iwbayes.analyst.weighting.row_independence import row_refusal
-from iwbayes.analyst.weighting.weight_checks import LENGTH, CheckWeights, checked_values
-from iwbayes.analyst.weighting.weighted_op import WeightedRandomVariable
+from iwbayes.analyst.weighting.weighted_op import LENGTH, CheckWeights, WeightedRandomVariable, checked_values
 from iwbayes.release import Release
 from iwbayes.utils.arrays import Array
 from iwbayes.utils.warnings import WeightsWarning
@@ -54,23 +60,21 @@ def reweight(
     Parameters
     ----------
     model : pymc.Model
-        Any model with observed variables that have one density per row, with the rows on their first axis. It is not
-        changed.
+        Any model with observed variables that have one density per row, with the rows on their first axis.
     weights : Release, Weights, ndarray of shape (row,), or dict of these by the name of an observed variable
         For a release, its weights are used, with ``release.n_private`` as default of `total`. Variables that have the
         name of a column must then contain the rows of that column, in their order. Other weights must be finite and
-        not negative, one per row by position; a pandas index is ignored. One vector is shared by all observed
-        variables, which must then have the same number of rows. Variables that a dict leaves out keep weight one. For
-        data that are batches of ``pm.Minibatch``, pass the weights of all rows of the table.
+        not negative, one per row by position (of the whole table, for batches of ``pm.Minibatch``); a pandas index is
+        ignored. One vector is shared by all observed variables, which must then have the same number of rows.
+        Variables that a dict leaves out keep weight one.
     total : float, optional
-        Sum of the weights over the rows, usually the number of private rows (``release.n_private``): the weights become
-        w * total / sum(w). By default weights are used unchanged. :class:`~iwbayes.Weights` have mean one, so they sum
-        to the number of synthetic rows, and the posterior is narrower than from the private data if there are more
-        synthetic rows.
+        Sum to which the weights are scaled, usually ``release.n_private``. By default weights are used unchanged.
+        :class:`~iwbayes.Weights` have mean one, so they sum to the number of synthetic rows, and the posterior is
+        narrower than from the private data if there are more synthetic rows.
     allow_zero : bool, optional
-        Whether the log density is guarded against rows of weight zero. The guard excludes them from the log density and
-        its gradient even if their own density is zero. By default the guard is on if one of these weights is zero. Use
-        True if you will set zeros later, and False to reject zeros now. The guard is slower.
+        Whether rows of weight zero are excluded from the log density and its gradient even if their own density is
+        zero. This guard is slower. By default it is on if one of these weights is zero. Use True if you will set zeros
+        later, and False to reject zeros now.
 
     Returns
     -------
@@ -86,11 +90,10 @@ def reweight(
     Raises
     ------
     ValueError
-        If the rows are not those of the release; if the model is nested in another model, has no observed variable, or
-        is weighted already; if an observed variable has no density per row, for example a scalar or a random walk over
-        all rows; if weights have the wrong length, are negative, infinite, NaN or masked, are all zero, or are zero
-        with ``allow_zero=False``; if `total` is not positive and finite; if missing cells leave a row without a
-        density.
+        If the rows are not those of the release; if the model is nested in another one, is weighted already or has no
+        observed variable, or one without a density per row, such as a scalar or a random walk over all rows; if weights
+        have the wrong length, are negative, infinite, NaN, masked, all zero, or zero with ``allow_zero=False``; if
+        `total` is not positive and finite; if missing cells leave a row without a density.
     TypeError
         If weights or `total` are not numbers, or `allow_zero` is not a bool.
     KeyError
@@ -104,11 +107,10 @@ def reweight(
     Notes
     -----
     Integer weights give the density of the table in which each row is repeated that often. Weight zero excludes a row;
-    its predictors must still be finite and its parameters valid. Missing rows of an imputed variable keep weight one,
-    as do potentials. A minibatch keeps its scaling by ``total_size``: the mean of its log likelihood over all batches
-    is the weighted log likelihood of the table. ``pm.compute_log_likelihood`` of a weighted model gives weighted terms;
-    :func:`log_likelihood` stores both kinds. A numerical check, at the observed values and at others, ensures that each
-    term of a density depends on its own row only.
+    its predictors must still be finite and its parameters valid. Missing rows of an imputed variable keep weight one.
+    A minibatch keeps its scaling by ``total_size``: the mean of its log likelihood over all batches is the weighted log
+    likelihood of the table. ``pm.compute_log_likelihood`` of a weighted model gives weighted terms. A numerical check,
+    at the observed values and at others, ensures that each term of a density depends on its own row only.
 
     The density is the weighted likelihood of Ghalebikesabi et al. (UAI 2022), a general Bayesian update in the sense of
     Bissiri et al. (JRSS-B, 2016).
@@ -170,30 +172,68 @@ def reweight(
     return new
 
 
-def unweight(model: pm.Model) -> pm.Model:
-    """Return a copy of a weighted model without its weights and their data variables: the inverse of `reweight`."""
+def unweight(model: pm.Model, keep: np.ndarray | None = None) -> pm.Model:
+    """Return a copy of a weighted model without weights in its densities; data variables stay.
+
+    The log density is zero in the rows that `keep` (row,) excludes, and is not evaluated there.
+    """
 
     def strip(fgraph: FunctionGraph, name: str, rv: Any, value: Any) -> Any:
-        if not is_weighted(rv):
+        if not isinstance(rv.owner.op, WeightedRandomVariable):
             return rv
-        node = minibatch_node(value)
-        if node is not None:
-            drop_batch_weights(fgraph, node, rv.owner.inputs[1])
-        return rv.owner.inputs[0]
+        plain = rv.owner.inputs[0]
+        return plain if keep is None or keep.all() else WeightedRandomVariable(True)(plain, floatX(keep))
 
-    new = transform_model(model, strip)
-    inputs = [var for rv in observed_variables(model) if is_weighted(rv) for var in rv.owner.inputs[1:]]
-    feeding = set(ancestors(inputs))
-    used = set(ancestors([*new.basic_RVs, *new.deterministics, *new.potentials, *new.rvs_to_values.values()]))
-    drop_variables(
-        new, [var.name for var in model.data_vars if var in feeding and new.named_vars[var.name] not in used]
-    )
-    return new
+    return transform_model(model, strip)
 
 
-def is_weighted(rv: Any) -> bool:
-    """Whether a variable of ``model.observed_RVs`` has likelihood weights."""
-    return rv.owner is not None and isinstance(rv.owner.op, WeightedRandomVariable)
+def transform_model(
+    model: pm.Model, edit: Callable[[FunctionGraph, str, Any, Any], Any], *, kind: type = ModelObservedRV
+) -> pm.Model:
+    """Copy a model and replace its observed variables, or those of another `kind`, by those that `edit` returns.
+
+    `edit` takes the copy's function graph, and the name, random variable and value of a variable in it. PyMC's function
+    graph rejects initial values, changes the order of variables and drops the model's name and ``check_bounds``. The
+    copy restores all of them.
+    """
+    # fgraph_from_model only reads attributes, so a shadow of the model without initial values is enough
+    shadow = object.__new__(type(model))
+    shadow.__dict__.update(model.__dict__)
+    shadow.rvs_to_initial_values = dict.fromkeys(model.rvs_to_initial_values)
+    fgraph, _ = fgraph_from_model(shadow)
+    for node in fgraph.toposort():
+        if isinstance(node.op, kind):
+            rv, value = node.inputs[:2]
+            new = edit(fgraph, node.outputs[0].name, rv, value)
+            if new is not node.inputs[0]:
+                fgraph.change_node_input(node, 0, new, import_missing=True)
+    copy = model_from_fgraph(fgraph, mutate_fgraph=True)
+    copy.name, copy.check_bounds = model.name, model.check_bounds
+    _restore_order(copy, model)
+    moved = {old: copy.named_vars[name] for name, old in model.named_vars.items() if name in copy.named_vars}
+    for rv, initval in model.rvs_to_initial_values.items():
+        if isinstance(initval, Variable):  # a symbolic one is moved to the variables of the copy
+            [initval] = graph_replace([initval], moved, strict=False)
+        copy.rvs_to_initial_values[copy.named_vars[rv.name]] = initval
+    return copy
+
+
+def _restore_order(copy: pm.Model, model: pm.Model) -> None:
+    """Put the variables of the copy into the order of the model, by their names."""
+    for attribute in ("free_RVs", "observed_RVs", "deterministics", "potentials", "data_vars"):
+        rank = {var.name: i for i, var in enumerate(getattr(model, attribute))}
+        getattr(copy, attribute).sort(key=lambda var, rank=rank: rank.get(var.name, len(rank)))
+    # keys are names or random variables, except in the last one
+    for attribute in (
+        "named_vars", "named_vars_to_dims", "rvs_to_values", "rvs_to_transforms", "rvs_to_initial_values",
+        "values_to_rvs",
+    ):  # fmt: skip
+        mapping, part = getattr(copy, attribute), int(attribute == "values_to_rvs")
+        names = [getattr(pair[part], "name", pair[part]) for pair in getattr(model, attribute).items()]
+        rank = {name: i for i, name in enumerate(names)}
+        pairs = sorted(mapping.items(), key=lambda pair: rank.get(getattr(pair[part], "name", pair[part]), len(rank)))
+        mapping.clear()
+        mapping.update(pairs)
 
 
 def log_likelihood(idata: ArvizObject, weighted: pm.Model, *, progressbar: bool = False) -> ArvizObject:
@@ -211,18 +251,14 @@ def log_likelihood(idata: ArvizObject, weighted: pm.Model, *, progressbar: bool 
     Returns
     -------
     arviz.InferenceData or xarray.DataTree
-        A new object with two more groups: ``log_likelihood``, log f(y_i | theta), which cross-validation needs, and
-        ``log_likelihood_weighted``, w_i log f(y_i | theta). Each takes 8 bytes per draw and row.
+        A new object with two more groups: ``log_likelihood``, log f(y_i | theta), which ArviZ's ``loo`` and
+        :func:`~iwbayes.loo` use, and ``log_likelihood_weighted``, w_i log f(y_i | theta). Each takes 8 bytes per draw
+        and row.
 
     Raises
     ------
     ValueError
         If `idata` has no ``posterior`` group.
-
-    Notes
-    -----
-    ArviZ's ``loo`` and :func:`~iwbayes.loo` use the unweighted terms. The weighted terms are those of the weighted
-    likelihood of Ghalebikesabi et al. (UAI 2022).
 
     Examples
     --------
@@ -241,14 +277,13 @@ def log_likelihood(idata: ArvizObject, weighted: pm.Model, *, progressbar: bool 
     """
     if not has_group(idata, "posterior"):
         raise ValueError("the ArviZ object has no posterior group. Sample the model first.")
-    # PyMC cannot compute log likelihoods of models with initial values, which are not needed here.
-    plain = transform_model(weighted, lambda fgraph, name, rv, value: rv, initial_values=False)
-    groups = {}
-    for name, model in (("log_likelihood", unweight(plain)), ("log_likelihood_weighted", plain)):
-        groups[name] = pm.compute_log_likelihood(
-            idata, model=model, extend_inferencedata=False, progressbar=progressbar
-        )
-    return with_groups(idata, groups)
+    plain = transform_model(weighted, lambda fgraph, name, rv, value: rv)
+    # PyMC cannot compute log likelihoods of models with initial values, which are not needed here
+    plain.rvs_to_initial_values.update(dict.fromkeys(plain.rvs_to_initial_values))
+    models = {"log_likelihood": unweight(plain), "log_likelihood_weighted": plain}
+    options: dict[str, Any] = {"extend_inferencedata": False, "progressbar": progressbar}
+    found = {name: pm.compute_log_likelihood(idata, model=model, **options) for name, model in models.items()}
+    return with_groups(idata, found)
 
 
 def _warn_of_potentials(model: pm.Model, targets: list[ObservedRows]) -> None:
@@ -270,7 +305,7 @@ def _warn_of_potentials(model: pm.Model, targets: list[ObservedRows]) -> None:
 
 def _guard(name: str, vector: np.ndarray, allow_zero: bool | None) -> bool:
     """Whether the log density is guarded against rows of weight zero."""
-    if not (allow_zero is None or isinstance(allow_zero, bool | np.bool_)):
+    if allow_zero is not None and not isinstance(allow_zero, bool | np.bool_):
         raise TypeError(f"allow_zero must be True, False or None; got {allow_zero!r}.")
     n_zero = int(np.count_nonzero(vector == 0))
     if allow_zero is not None and not allow_zero and n_zero:
@@ -296,10 +331,10 @@ def _match(model: pm.Model, weights: Any, targets: list[ObservedRows]) -> dict[s
         if not weights:
             raise ValueError("the dict of weights is empty. Name at least one observed variable.")
     chosen = [target for target in targets if not isinstance(weights, Mapping) or target.name in weights]
-    vectors = {}
+    vectors, weighted = {}, {rv.name for rv in weighted_variables(model)}
     for target in chosen:
         name = _data_name(target, weights)
-        if name in model.named_vars or is_weighted(model[target.observed]):
+        if name in model.named_vars or target.observed in weighted:
             raise ValueError(
                 f"the model already has a variable {name!r} or weights of {target.name!r}. Change its weights with "
                 "pm.set_data, or reweight the original model."
@@ -342,7 +377,7 @@ def _vector(weights: Any, target: ObservedRows) -> np.ndarray:
 
 def weights_data(model: pm.Model, *, zeros: bool) -> dict[str, Array]:
     """Return the values of the data variables with weights, by name; `zeros`: whether zero weights will be set."""
-    weighted = [rv for rv in model.observed_RVs if is_weighted(rv)]
+    weighted = weighted_variables(model)
     if zeros and not all(rv.owner.op.guard for rv in weighted):
         raise ValueError(
             "a weight draw has rows of weight zero, but this model does not allow zeros. Use "
@@ -352,31 +387,20 @@ def weights_data(model: pm.Model, *, zeros: bool) -> dict[str, Array]:
     return {var.name: var.get_value() for var in model.data_vars if var in above}
 
 
-def common_weights(model: pm.Model, rows: list[Any]) -> np.ndarray:
-    """Return the weights (row,) of the likelihood; ValueError unless all observed variables share them."""
-    if not rows:
-        raise ValueError("the model has no observed variables, so there is no likelihood. Pass data as observed=.")
+def common_weights(model: pm.Model) -> np.ndarray:
+    """Return the weights (row,) of a weighted likelihood; ValueError unless all weighted variables share them."""
     weights: dict[str, np.ndarray] = {}
-    for rv in rows:
-        if rv.type.ndim == 0:
-            raise ValueError(
-                f"the observed variable {rv.name!r} is a scalar; it needs a row axis, for example shape=1."
-            )
+    for rv in weighted_variables(model):
         if draws_rows(model.rvs_to_values[rv]):
             raise ValueError(f"the observed variable {rv.name!r} is a minibatch. Use a model of the whole table.")
-        n_rows = int(evaluate(model.rvs_to_values[rv].shape)[0])
-        weights[rv.name] = np.array(evaluate(rv.owner.inputs[1])) if is_weighted(rv) else np.ones(n_rows)
-    lengths = {name: len(vector) for name, vector in weights.items()}
-    if len(set(lengths.values())) > 1:
-        listed = ", ".join(f"{name}: {length}" for name, length in lengths.items())
-        raise ValueError(
-            f"the observed variables have different numbers of rows ({listed}), so a row has no single score. "
-            "Use a model whose observed variables share their rows."
-        )
+        weights[rv.name] = np.array(evaluate(rv.owner.inputs[1]))
+    if not weights:
+        raise ValueError("the model has no weighted likelihood. Use reweight(model, release).")
     first, *others = weights.values()
     if any(not np.array_equal(first, other) for other in others):
+        listed = ", ".join(f"{name}: {len(vector)}" for name, vector in weights.items())
         raise ValueError(
-            f"the observed variables {', '.join(weights)} have different weights, so a row has no single score. "
-            "Give them the same weights."
+            f"the observed variables have different weights or numbers of rows ({listed}), so a row has no single "
+            "score. Use a model whose observed variables share their rows, and give them the same weights."
         )
     return first

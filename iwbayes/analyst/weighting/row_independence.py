@@ -17,7 +17,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
 from iwbayes.analyst.weighting.graph_functions import evaluate, interpreted
-from iwbayes.analyst.weighting.observed_variables import observed_variables
+from iwbayes.analyst.weighting.observed_rows import observed_variables
 
 # Smaller differences of terms count as rounding: linear algebra on many rows at once may round differently.
 _TOLERANCE = 1e-9
@@ -45,49 +45,47 @@ def row_refusal(model: pm.Model, rv: Any) -> str:
         return "it is a pm.Simulator, which compares summaries of all rows. Use a model with a log density."
     if getattr(inner, "ndim_supp", 0) >= rv.type.ndim:
         return _JOINT.format(rv.type.ndim)
-    value = rv.type()
-    others = _observed_parents(model, rv)
-    values = {**model.rvs_to_values, rv: value, **{other: other.type() for other in others}}
+    above = set(ancestors(rv.owner.inputs))
+    parents = [other for other in observed_variables(model) if other in above and other.type.ndim]
+    observed = {var: evaluate(model.rvs_to_values[var]) for var in (rv, *parents)}
+    # observed variables that the distribution depends on are changed with it
+    observed = {var: own for var, own in observed.items() if len(own) == len(observed[rv])}
+    values = {var: var.type() for var in observed}
+    rvs_to_values = {**model.rvs_to_values, **values}
     try:
-        [terms] = transformed_conditional_logp([rv], rvs_to_values=values, rvs_to_transforms=model.rvs_to_transforms)
+        [terms] = transformed_conditional_logp(
+            [rv], rvs_to_values=rvs_to_values, rvs_to_transforms=model.rvs_to_transforms
+        )
     except (NotImplementedError, RuntimeError) as error:
         return f"its log density is not available ({_first_line(error)}). Use a distribution with a log density."
     if terms.type.ndim == 0:
         return _JOINT.format(rv.type.ndim)
-    together = [rv, *others]
-    data = [model.rvs_to_values[var] for var in together]
-    advice = _MISSING_CELLS if _holds_missing_cells([rv, *data]) else ""
-    return _dependence(model, terms, [values[var] for var in together], data, advice)
+    data = ancestors([rv, *(model.rvs_to_values[var] for var in observed)])
+    advice = _MISSING_CELLS if any(map(_holds_missing_cells, data)) else ""
+    return _dependence(model, terms, list(values.values()), list(observed.values()), advice)
 
 
-def _holds_missing_cells(variables: list[Any]) -> bool:
-    """Return whether a constant or data variable that the variables depend on contains NaN."""
-    for var in ancestors(variables):
-        given = isinstance(var, Constant) or hasattr(var, "get_value")
-        if given and getattr(var.type, "dtype", "").startswith("float") and np.isnan(evaluate(var)).any():
-            return True
-    return False
+def _holds_missing_cells(var: Any) -> bool:
+    """Return whether a variable is a constant or data that contain NaN."""
+    given = isinstance(var, Constant) or hasattr(var, "get_value")
+    return bool(given and getattr(var.type, "dtype", "").startswith("float") and np.isnan(evaluate(var)).any())
 
 
-def _dependence(model: pm.Model, terms: Any, values: list[Any], data: list[Any], advice: str) -> str:
+def _dependence(model: pm.Model, terms: Any, values: list[Any], observed: list[np.ndarray], advice: str) -> str:
     """Compare the terms of a log density at the observed values with those after changing one half, then the other.
 
     `values` are the value variables in the terms: first that of the variable, then those of the variables changed with
-    it. `data` are their observed values. `advice` concerns missing cells in the data; empty if there are none.
+    it. `advice` concerns missing cells in the data; empty if there are none.
     """
-    observed = [evaluate(var) for var in data]
-    n_rows = len(observed[0])
-    inputs = [*values]
-    variants = [terms]
+    n_rows, inputs, variants = len(observed[0]), [*values], [terms]
     for _ in range(2):
         others = [value.type() for value in values]
-        [variant] = graph_replace([terms], dict(zip(values, others, strict=True)), strict=False)
-        variants.append(variant)
+        variants += graph_replace([terms], dict(zip(values, others, strict=True)), strict=False)
         inputs += others
     function = interpreted([*model.value_vars, *inputs], variants)
     half = np.random.default_rng(0).permutation(n_rows) < n_rows // 2
     try:
-        start, *others = _evaluated(model, function, observed, half)
+        start, *changed = _evaluated(model, function, observed, half)
     except Exception as error:
         return f"its log density cannot be evaluated ({_first_line(error)}).{advice}"
     if advice and np.isnan(start).any():
@@ -97,7 +95,7 @@ def _dependence(model: pm.Model, terms: Any, values: list[Any], data: list[Any],
             f"its log density has {start.shape[0]} terms for {n_rows} rows. Put the rows of the data and the terms on "
             "the first axis."
         )
-    for rows, other in zip((half, ~half), others, strict=True):
+    for rows, other in zip((half, ~half), changed, strict=True):
         same = np.isclose(start, other, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
         if not same[~rows].all():
             return (
@@ -105,17 +103,6 @@ def _dependence(model: pm.Model, terms: Any, values: list[Any], data: list[Any],
                 "not factorise over rows. Use a distribution with one independent term per row."
             )
     return ""
-
-
-def _observed_parents(model: pm.Model, rv: Any) -> list[Any]:
-    """Return the observed variables, with the same number of rows, that a variable's distribution depends on."""
-    above = set(ancestors(rv.owner.inputs))
-    n_rows = len(evaluate(model.rvs_to_values[rv]))
-    return [
-        other
-        for other in observed_variables(model)
-        if other in above and other.type.ndim and len(evaluate(model.rvs_to_values[other])) == n_rows
-    ]
 
 
 def _evaluated(model: pm.Model, function: Any, observed: list[np.ndarray], half: np.ndarray) -> list[np.ndarray]:
@@ -153,17 +140,6 @@ def _points(model: pm.Model, rng: np.random.Generator) -> Iterator[tuple[dict[st
     types = {var.name: var.type for var in model.value_vars}
     if all(kind.dtype.startswith("float") and None not in kind.shape for kind in types.values()):
         yield {name: rng.uniform(-0.5, 0.5, kind.shape).astype(kind.dtype) for name, kind in types.items()}, False
-    start = _initial_point(model)
-    moved = dict(start)
-    for name, value in start.items():
-        if value.dtype.kind == "f":
-            moved[name] = value + rng.uniform(-0.5, 0.5, value.shape).astype(value.dtype)
-    yield moved, False
-    yield start, True
-
-
-def _initial_point(model: pm.Model) -> dict[str, np.ndarray]:
-    """Compute PyMC's initial point with the interpreter, which is faster than compiling it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a random draw replaces a missing support point
         point = make_initial_point_expression(
@@ -172,11 +148,16 @@ def _initial_point(model: pm.Model) -> dict[str, np.ndarray]:
             initval_strategies=model.rvs_to_initial_values,
             return_transformed=True,
         )
-    values = interpreted([], point)()
-    return {
-        model.rvs_to_values[rv].name: np.asarray(value, dtype=model.rvs_to_values[rv].dtype)
-        for rv, value in zip(model.free_RVs, values, strict=True)
+    inputs = [model.rvs_to_values[rv] for rv in model.free_RVs]
+    # interpreted, which is faster than PyMC's compiled initial point
+    found = zip(inputs, interpreted([], point)(), strict=True)
+    start = {value.name: np.asarray(own, dtype=value.dtype) for value, own in found}
+    moved = {
+        name: own + rng.uniform(-0.5, 0.5, own.shape).astype(own.dtype) if own.dtype.kind == "f" else own
+        for name, own in start.items()
     }
+    yield moved, False
+    yield start, True
 
 
 def _first_line(error: Exception) -> str:
@@ -185,9 +166,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _near(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return values with every entry changed a little."""
+    """Return values with every entry changed a little; for integers, which may index a table, just below them."""
     if values.dtype.kind == "f":
-        spread = np.std(values) or 1.0
-        return (values + spread * rng.normal(size=values.shape)).astype(values.dtype)
-    # Integers may index a table: values just below the observed ones are safe.
+        return (values + (np.std(values) or 1.0) * rng.normal(size=values.shape)).astype(values.dtype)
     return np.where(values > 0, values - 1, 1).astype(values.dtype)

@@ -1,7 +1,7 @@
-"""The identity Op that gives each row of an observed variable its weight in the log density.
+"""Weights in the graph of a model: the identity Op that applies them to an observed variable, and their checks.
 
-It works like PyMC's own minibatch wrapper (``pymc.variational.minibatch_rv``): the node remains a random variable, so
-predictive sampling, log likelihoods, clones and all samplers keep working. Only its log density differs from that of
+The Op works like PyMC's own minibatch wrapper (``pymc.variational.minibatch_rv``): the node remains a random variable,
+so predictive sampling, log likelihoods, clones and all samplers keep working. Only its log density differs from that of
 the wrapped variable.
 """
 
@@ -9,21 +9,69 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.custom import CustomDistRV
 from pymc.distributions.distribution import support_point
 from pymc.distributions.mixture import _BaseMixtureRV
 from pymc.logprob.abstract import MeasurableOp, _logprob
 from pymc.logprob.basic import logp
+from pymc.pytensorf import floatX
 from pytensor.gradient import disconnected_grad
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.rewriting.basic import node_rewriter
 from pytensor.graph.traversal import ancestors
+from pytensor.raise_op import CheckAndRaise
+from pytensor.tensor.exceptions import ShapeError
 from pytensor.tensor.rewriting.basic import register_specialize
 
-from iwbayes.analyst.weighting.weight_checks import checked_length
+#: Messages of the checks, which run at every evaluation.
+POSITIVE = (
+    "likelihood weights must be positive and finite. If you set weights of zero later, create the model with "
+    "reweight(..., allow_zero=True)."
+)
+NOT_NEGATIVE = (
+    "likelihood weights must be finite and not negative, and at least one must be positive. Check the weights."
+)
+LENGTH = "there must be one likelihood weight per row. Set data and weights of equal length in the same pm.set_data."
+
+
+class CheckWeights(CheckAndRaise):
+    """Return weights unchanged, or raise a ValueError with this message if a condition does not hold.
+
+    PyMC drops its own parameter checks from models with ``check_bounds=False``, but not this one. Backends without
+    errors (JAX) skip it.
+    """
+
+    def __init__(self, msg: str):
+        super().__init__(ValueError, msg)
+
+    def infer_shape(self, *args: Any) -> list[Any]:
+        """Return the shape of the weights (pytensor 2 also passes the graph, pytensor 3 does not)."""
+        if self.msg == LENGTH and args[-1][0]:
+            # otherwise PyTensor's own checks of shapes could run before this one
+            raise ShapeError("the length is known only after it has been checked.")
+        return [args[-1][0]]
+
+
+def checked_values(weights: Any, guard: bool, *, part: Any | None = None, total: float | None = None) -> Any:
+    """Return weights (row,) that raise a ValueError at evaluation if they are not allowed; `guard` allows zeros.
+
+    They are scaled so that the sum over all rows is `total`. `part` are the weights of some of the rows, which are
+    returned instead of all. The checks take one pass: the sum is NaN if a weight is not allowed.
+    """
+    found = pt.sum(pt.switch((weights >= 0) if guard else (weights > 0), weights, np.nan))
+    # a NaN fails either comparison
+    conditions = [found < np.inf, found > 0] if guard else [found < np.inf]
+    check = CheckWeights(NOT_NEGATIVE if guard else POSITIVE)
+    values = weights if part is None else part
+    if total is not None:
+        # PyTensor does not fuse checks. So there is a single division, and one multiplication per row, instead of one
+        # for each use of the weights in a density and its gradient.
+        values = values * check(floatX(total) / found, *conditions)
+    return check(values, *conditions)
 
 
 class WeightedRandomVariable(MeasurableOp, Op):
@@ -48,11 +96,6 @@ class WeightedRandomVariable(MeasurableOp, Op):
     def make_node(self, *inputs: Any) -> Apply:
         """Wrap a tensor variable, shape (row, ...), with weights of shape (row,)."""
         rv, weights = (pt.as_tensor_variable(var) for var in inputs)
-        if rv.type.ndim < 1 or weights.type.ndim != 1:
-            raise ValueError(
-                "a weighted variable needs a row axis and one-dimensional weights; "
-                f"got {rv.type.ndim} and {weights.type.ndim} dimensions."
-            )
         return Apply(self, [rv, weights], [rv.type()])
 
     def infer_shape(self, *args: Any) -> list[Any]:
@@ -83,39 +126,36 @@ def weighted_rv_logprob(op: WeightedRandomVariable, values: Any, rv: Any, weight
     kwargs = {**kwargs, "warn_rvs": False}
     if not op.guard:
         terms = logp(rv, value, **kwargs)
-        weights = checked_length(weights, value.shape[0], terms.shape[0])
-        return _by_row(weights, terms.type.ndim) * terms
-    weights = checked_length(weights, value.shape[0])
+        return _by_row(_per_row(weights, value, terms), terms) * terms
+    weights = _per_row(weights, value)
     keep = weights > 0
     # Zero times an infinite gradient is NaN, so the value itself must have positive density.
-    safe = disconnected_grad(_safe_value(rv, value, weights))
-    value = pt.switch(_by_row(keep, value.type.ndim), value, safe)
+    value = pt.switch(_by_row(keep, value), value, disconnected_grad(_safe_value(rv, value, weights)))
     terms = logp(rv, value, **kwargs)
-    weights = checked_length(weights, terms.shape[0])
-    return pt.switch(_by_row(keep, terms.type.ndim), _by_row(weights, terms.type.ndim) * terms, 0.0)
+    return pt.switch(_by_row(keep, terms), _by_row(_per_row(weights, terms), terms) * terms, 0.0)
 
 
-def _by_row(vector: Any, ndim: int) -> Any:
-    """Give a vector over rows trailing axes, so that it multiplies an array (row, ...) of `ndim` dimensions."""
-    return vector.dimshuffle(0, *["x"] * (ndim - 1))
+def _per_row(weights: Any, *arrays: Any) -> Any:
+    """Return weights that raise a ValueError at evaluation unless they are one per row of the arrays."""
+    return CheckWeights(LENGTH)(weights, *(pt.eq(weights.shape[0], array.shape[0]) for array in arrays))
+
+
+def _by_row(vector: Any, array: Any) -> Any:
+    """Give a vector over rows trailing axes, so that it multiplies an array (row, ...)."""
+    return vector.dimshuffle(0, *["x"] * (array.type.ndim - 1))
 
 
 def _safe_value(rv: Any, value: Any, weights: Any) -> Any:
     """Return a value for rows of weight zero that has positive density, as far as one is known.
 
-    It is the support point of the row's distribution. The support point of a mixture may lie between its components, so
-    the support point of the first component is used. Custom densities have no point that is certain to be in their
-    support. They, and distributions without a support point, get the value of the row with the largest weight.
-
-    The graph does not check that the density there is positive. The comparison would have a gradient of zero, and zero
-    times infinity is the NaN that must be avoided.
+    It is the support point of the row's distribution; for a mixture, of its first component, because that of the whole
+    may lie between components. Custom densities and distributions without a support point get the value of the row with
+    the largest weight. The graph does not check that the density there is positive: the comparison would have a
+    gradient of zero, and zero times infinity is the NaN that must be avoided.
     """
-    point = None if isinstance(rv.owner.op, CustomDistRV) else _support_point(rv, value)
-    return value[pt.argmax(weights)][None] if point is None else point
-
-
-def _support_point(rv: Any, value: Any) -> Any | None:
-    """Return the support point of each row's distribution, or of a mixture's first component; None without one."""
+    largest = value[pt.argmax(weights)][None]
+    if isinstance(rv.owner.op, CustomDistRV):
+        return largest
     try:
         if isinstance(rv.owner.op, _BaseMixtureRV):
             _, _, *components = rv.owner.inputs
@@ -128,7 +168,6 @@ def _support_point(rv: Any, value: Any) -> Any | None:
         # Support points may read the shape of their variable, which is the shape of the value.
         safe: Any = graph_replace([point], {rv: value}, strict=False)[0]
     except NotImplementedError:
-        return None
-    if any(var.owner is not None and isinstance(var.owner.op, MeasurableOp) for var in ancestors([safe])):
-        return None
-    return safe.astype(value.dtype)
+        return largest
+    random = any(var.owner is not None and isinstance(var.owner.op, MeasurableOp) for var in ancestors([safe]))
+    return largest if random else safe.astype(value.dtype)

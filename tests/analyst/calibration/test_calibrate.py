@@ -18,7 +18,7 @@ from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibrate import calibrate
 from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, calibrate_normal
 from iwbayes.analyst.calibration.verdict import weight_checks
-from iwbayes.analyst.inference.transport import map_draws
+from iwbayes.analyst.inference.weighted_posterior import map_draws
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.analyst.weighting.reweight import reweight
 from iwbayes.release.weights import Weights

@@ -156,7 +156,7 @@ def test_a_straight_ridge_is_no_bend(release):
 
 
 def test_importance_sampling_that_does_not_suit_gives_way_to_nuts(release, monkeypatch):
-    monkeypatch.setattr("iwbayes.analyst.inference.importance.K_HAT_LIMIT", -9.0)
+    monkeypatch.setattr("iwbayes.analyst.inference.weight_draws.K_HAT_LIMIT", -9.0)
     model = model_of(release)
     idata, _ = start_of(model)
     with pytest.raises(RuntimeError, match="method='nuts' or method='auto'"):

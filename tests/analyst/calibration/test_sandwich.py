@@ -10,7 +10,7 @@ from scipy import integrate, stats
 
 from iwbayes.analyst.calibration import meat
 from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, _newton, calibrate_normal
-from iwbayes.analyst.inference.transport import map_draws
+from iwbayes.analyst.inference.weighted_posterior import map_draws
 
 
 def normal_prior(mean, precision):

@@ -8,8 +8,8 @@ from scipy.special import digamma, polygamma
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.inference import importance
-from iwbayes.analyst.inference.importance import importance_draws
+from iwbayes.analyst.inference import weight_draws
+from iwbayes.analyst.inference.weight_draws import importance_draws
 from iwbayes.tables import SyntheticTable
 
 SHAPE = 0.15
@@ -27,7 +27,7 @@ def skewed(p, rng, **options):
 
 def test_a_skewed_density_has_its_exact_moments(monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(importance, "_ROUNDS", 0)
+        patch.setattr(weight_draws, "_ROUNDS", 0)
         assert not skewed(8, np.random.default_rng(1)).reliable
     drawn = skewed(8, np.random.default_rng(1))
     assert drawn.pareto_k < 0.5 and drawn.n_proposals == 100_000

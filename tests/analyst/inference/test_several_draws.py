@@ -246,7 +246,7 @@ def test_a_draw_without_a_mode_is_named():
 
 
 def test_a_draw_whose_proposal_fails_is_named(monkeypatch):
-    monkeypatch.setattr("iwbayes.analyst.inference.importance.K_HAT_LIMIT", -np.inf)
+    monkeypatch.setattr("iwbayes.analyst.inference.weight_draws.K_HAT_LIMIT", -np.inf)
     with pytest.raises(RuntimeError, match="of weight draw 0 is not below"):
         uncalibrated_fit("y ~ x", make_release(), "bernoulli", method="laplace")
 
@@ -444,7 +444,7 @@ def test_each_part_is_exact(gaussian):
     normals = normals_of(found)
     np.testing.assert_allclose([n.mean[0] for n in normals], calibrated_means, rtol=1e-9)
     np.testing.assert_allclose([n.covariance[0, 0] for n in normals], calibrated_variances, rtol=1e-9)
-    assert all(own._scores_function.args[0] is terms._scores_function.args[0] for own, _ in found)
+    assert all(own.graphs is terms.graphs for own, _ in found)
 
 
 def test_calibrate_by_nuts_compiles_once_and_leaves_the_weights(gaussian, compilations):
@@ -505,12 +505,12 @@ def test_modes_of_the_parts_need_few_hessians(gaussian, monkeypatch):
     release, model, _ = gaussian
     terms = ModelPosterior(model)
     start, calls = terms.mode().theta, []
-    original = ModelPosterior._likelihood
-    monkeypatch.setattr(ModelPosterior, "_likelihood", lambda self, theta: calls.append(0) or original(self, theta))
+    original = ModelPosterior.likelihood
+    monkeypatch.setattr(ModelPosterior, "likelihood", lambda self, theta: calls.append(0) or original(self, theta))
     found = located(release, terms, start)
     # of a quadratic log density: one at the average, one for each part's mode
     assert len(calls) == 1 + K
-    exact = [replace(mode, curvature=-own.likelihood_hessian(mode.theta)) for own, mode in found]
+    exact = [replace(mode, curvature=-own.likelihood(mode.theta)[1]) for own, mode in found]
     again = [(own, mode) for (own, _), mode in zip(found, exact, strict=True)]
     for normal, other in zip(normals_of(found), normals_of(again), strict=True):
         np.testing.assert_allclose(normal.covariance, other.covariance, rtol=1e-9)
@@ -518,7 +518,7 @@ def test_modes_of_the_parts_need_few_hessians(gaussian, monkeypatch):
 
 def test_failures_of_the_proposal(gaussian, monkeypatch):
     release, model, idata = gaussian
-    monkeypatch.setattr("iwbayes.analyst.inference.importance.K_HAT_LIMIT", -np.inf)
+    monkeypatch.setattr("iwbayes.analyst.inference.weight_draws.K_HAT_LIMIT", -np.inf)
     with pytest.raises(RuntimeError, match="of weight draw 0 is not below"):
         calibrate(idata, model, release, method="laplace")
     with pytest.raises(ValueError, match="method must be one of"):

@@ -151,7 +151,7 @@ def test_draws_of_the_tilt_against_a_grid(k, method):
 
 def test_nuts_takes_over_where_importance_sampling_fails(monkeypatch):
     posterior = posterior_of(1)
-    monkeypatch.setattr("iwbayes.analyst.inference.importance.K_HAT_LIMIT", -np.inf)
+    monkeypatch.setattr("iwbayes.analyst.inference.weight_draws.K_HAT_LIMIT", -np.inf)
     with pytest.raises(RuntimeError, match="pareto_k"):
         draw_tilts(posterior, np.zeros(1), 5, method="laplace", sampler={}, rng=np.random.default_rng(0))
     called = np.arange(200.0).reshape(2, 100, 1) % 17

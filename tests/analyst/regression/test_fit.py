@@ -14,7 +14,7 @@ from scipy.special import expit
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.fit import fit
-from iwbayes.analyst.inference.importance import importance_draws
+from iwbayes.analyst.inference.weight_draws import importance_draws
 from iwbayes.analyst.regression.regression_posterior import RegressionProblem, find_modes
 from iwbayes.evidence import FeatureMap
 from iwbayes.evidence.distributions import GaussianDistribution
@@ -227,7 +227,7 @@ def test_what_nuts_asks_for_is_the_density_of_the_proposals_and_its_gradient(for
 
 def test_auto_falls_back_to_nuts_and_laplace_refuses(monkeypatch):
     release = make_release(n=40)
-    monkeypatch.setattr("iwbayes.analyst.inference.importance.K_HAT_LIMIT", -np.inf)
+    monkeypatch.setattr("iwbayes.analyst.inference.weight_draws.K_HAT_LIMIT", -np.inf)
     options = {"draws": 50, "chains": 1, "sampler": {**NUTS, "tune": 100, "compute_convergence_checks": False}}
     idata = quick("y ~ x", release, "bernoulli", **options)
     assert arviz_compat.group(idata, "posterior").attrs["method"] == "nuts"
