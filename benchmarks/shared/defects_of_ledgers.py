@@ -57,9 +57,9 @@ plant(FILE, "spherical: half the scale",
        "SphericalDistribution(sensitivity / epsilon, len(exact))",
         "SphericalDistribution(sensitivity / (2 * epsilon), len(exact))", LAW)
 plant(FILE, "exponential: scale without the 2",
-       """scale = math.nextafter(2 * _check_sensitivity(sensitivity) / epsilon, math.inf)
+       """scale = math.nextafter(2 * sensitivity / epsilon, math.inf)
     noise = ledger.charge(Event(label, "exponential", epsilon))""",
-       """scale = math.nextafter(_check_sensitivity(sensitivity) / epsilon, math.inf)
+       """scale = math.nextafter(sensitivity / epsilon, math.inf)
     noise = ledger.charge(Event(label, "exponential", epsilon))""",
        "curator/privacy/test_mechanisms.py::test_exponential_selects_by_the_permute_and_flip_law")
 plant(FILE, "above threshold: half the noise for any queries",
@@ -282,8 +282,7 @@ plant(FILE, "permit: counts calls where coordinates are paid",
        "draws = len(arguments[0]) if method in self._each else 1", "draws = 1", PERMIT)
 plant(FILE, "permit: twice the steps",
        "steps = (event.steps or 0) * event.count", "steps = 2 * (event.steps or 0) * event.count", PERMIT)
-plant(FILE, "permit: more than one vector a use", '"cube": {"cube": event.count},', '"cube": {"cube": math.inf},',
-       PERMIT)
+plant(FILE, "permit: more than one vector a use", "{name: event.count} for name", "{name: math.inf} for name", PERMIT)
 plant(FILE, "certificate: sources say what they are",
        'return "seeded" if isinstance(source, SeededNoise) else "unverified"',
        'return getattr(source, "kind", "unverified")', PERMIT)

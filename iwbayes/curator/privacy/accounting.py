@@ -23,11 +23,8 @@ from iwbayes.release.statement import Event
 from iwbayes.utils.arrays import Array
 
 #: dp-accounting's names. A null row is REPLACE_SPECIAL; a replaced one moves a clipped sum by twice the clip norm.
-_RELATIONS = {
-    "replace-one": "REPLACE_ONE",
-    "zero-out": "REPLACE_SPECIAL",
-    "replace-user": "REPLACE_ONE",  # users are sampled and clipped like rows
-}
+#: Users are sampled and clipped like rows.
+_RELATIONS = {"replace-one": "REPLACE_ONE", "zero-out": "REPLACE_SPECIAL", "replace-user": "REPLACE_ONE"}
 #: Discretisation of the privacy loss, as a share of the budget's epsilon.
 INTERVAL_SHARE = 1e-4
 #: A search for noise starts with a discretisation that is this many times coarser.
@@ -191,13 +188,10 @@ def _loss_range(gaussians: Sequence[Event], others: Sequence[Event]) -> float:
 def price(
     events: Sequence[Event], delta: float, *, scale: float = 1.0, adjacency: str = "replace-one"
 ) -> tuple[float, float]:
-    """Return the joint guarantee (epsilon, delta) of all events.
-
-    Theory: docs/theory.md#joint-pricing.
+    """Return the joint guarantee (epsilon, delta) of all events. Theory: docs/theory.md#joint-pricing.
 
     Epsilon is the smallest of the PLD's at ``delta`` and basic composition's (Gaussians one by one, or as one), and
-    infinite if none is finite or an event has no noise; delta is the one for which it holds. ``scale`` is a typical
-    epsilon, which sets the discretisation.
+    infinite if none is finite or an event has no noise. ``scale`` is a typical epsilon, which sets the discretisation.
     """
     if not events:
         return 0.0, 0.0
@@ -223,10 +217,7 @@ def price(
 
 
 def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
-    """Return the exact delta of the Gaussian mechanism (Balle & Wang 2018, theorem 8).
-
-    Theory: docs/theory.md#joint-pricing.
-    """
+    """Return the exact delta of Gaussian noise (Balle & Wang 2018, theorem 8). Theory: docs/theory.md#joint-pricing."""
     half, shift = 0.5 / noise_multiplier, epsilon * noise_multiplier
     upper, lower = float(log_ndtr(half - shift)), epsilon + float(log_ndtr(-half - shift))
     return math.exp(upper) * -math.expm1(lower - upper) if lower < upper else 0.0
@@ -251,9 +242,9 @@ def _least_epsilon(delta_at: Callable[[float], float], delta: float, high: float
 
 @lru_cache(maxsize=1024)
 def gaussian_multiplier(epsilon: float, delta: float) -> float:
-    """Return the smallest noise multiplier, standard deviation over L2 sensitivity, of an (epsilon, delta) Gaussian.
+    """Return the smallest multiplier, standard deviation over L2 sensitivity, of (epsilon, delta), rounded up.
 
-    Analytic calibration (Balle & Wang 2018), rounded up until the exact delta is at most ``delta``, which is above 0.
+    Analytic calibration (Balle & Wang 2018); delta is above 0.
     """
     epsilon, delta = check_budget(epsilon, delta)
     if delta == 0:
@@ -279,9 +270,8 @@ def dpsgd_multiplier(
 ) -> float:
     """Return the noise multiplier with which all Poisson-sampled Gaussian steps together satisfy (epsilon, delta).
 
-    It is the standard deviation of a step's noise over the clip norm of one row's gradient, from the pessimistic PLD of
-    the Poisson-sampled Gaussian (Zhu, Dong & Wang, AISTATS 2022), which the ledger checks again; within 0.1 % of the
-    least. For a replaced row this is dp-accounting's pair of mixtures at opposite clip norms. Delta is above 0.
+    It is the standard deviation of a step's noise over the clip norm of one row's gradient, within 0.1 % of the least,
+    from the pessimistic PLD of the Poisson-sampled Gaussian (Zhu, Dong & Wang, AISTATS 2022). Delta is above 0.
     """
     epsilon, delta = check_budget(epsilon, delta)
     if delta == 0:
@@ -328,10 +318,9 @@ def largest_scale(
     adjacency: str = "replace-one",
     cost: Callable[[Sequence[Event]], float] | None = None,
 ) -> float:
-    """Return the largest t for which ``events(t)`` together cost at most (epsilon, delta).
+    """Return the largest t, within `SCALE_WIDTH`, for which ``events(t)`` together cost at most (epsilon, delta).
 
-    The nominal epsilons of ``events(t)`` are t times their shares. The search returns the affordable end of an interval
-    of relative width `SCALE_WIDTH`. ``cost`` maps events to their epsilon at delta; by default the joint one.
+    Nominal epsilons are t times their shares. ``cost`` maps events to their epsilon at delta; by default the joint one.
     """
     found: dict[float, float] = {}  # log of cost over budget
 

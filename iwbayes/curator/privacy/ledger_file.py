@@ -27,22 +27,10 @@ _GRACE = 1.0
 
 
 class LedgerError(ValueError):
-    """Raised when the file of a ledger cannot be used.
+    """Raised when the file of a ledger cannot be used: nothing is charged, and no noise is drawn.
 
     The file is damaged, missing or not a ledger; it has lost charges; or its budget, adjacency, rule or plan differs
-    from the given one. Nothing is charged, and no noise is drawn.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import iwbayes as iw
-    >>> path = tempfile.mkdtemp() + "/people.ledger"
-    >>> _ = iw.Ledger.open(path, epsilon=1.0, delta=1e-6)
-    >>> try:
-    ...     _ = iw.Ledger.open(path, epsilon=5.0, delta=1e-6)
-    ... except iw.LedgerError as error:
-    ...     print(str(error).split(". ")[-1])
-    Leave out epsilon and delta to open it.
+    from the given one.
     """
 
 
@@ -154,10 +142,7 @@ class LedgerFile:
             ) from None
 
     def write(self, record: LedgerRecord, *, begins: bool = False) -> None:
-        """Replace the file; the record is on the disk when this returns. The caller holds the lock.
-
-        If the record cannot be written, the old file stays as it is.
-        """
+        """Replace the file as a whole or not at all, and wait until it is on the disk. The caller holds the lock."""
         # a hard link would keep the old content, without this change
         if not begins and self.path.stat().st_nlink > 1:
             raise LedgerError(
