@@ -26,10 +26,9 @@ CHOICE_SHARE = 0.5
 def bound_contributions(
     private: PrivateTable, ledger: Ledger, *, epsilon: float, grid: Sequence[int], threshold: int | None = None
 ) -> PrivateTable:
-    """Keep at most tau rows per user and count them; tau is chosen privately from a public grid.
+    """Keep at most tau rows per user and count them, before `publish`; tau is chosen privately from a public grid.
 
-    Use this before `publish`. Generators and weight providers then multiply every sensitivity by tau; gradient steps
-    sample users and clip the sum over a user's rows. A small tau drops rows; a large tau adds noise.
+    Every sensitivity is then multiplied by tau; gradient steps sample users and clip the sum over a user's rows.
 
     Parameters
     ----------
@@ -41,7 +40,7 @@ def bound_contributions(
         Pure epsilon, above 0: half chooses tau, and half counts the rows; all of it if the grid has one value.
     grid : sequence of int
         Increasing candidates for tau, at least 1, chosen without looking at the rows. If none meets the threshold, tau
-        is the largest.
+        is the largest. A small tau drops rows; a large one adds noise.
     threshold : int, optional
         Number of users that may lose rows, at least 0. The default is 6 sqrt(p) sigma: p is the number of encoded
         columns, and sigma the noise multiplier of the ledger's whole budget (sqrt(p)/epsilon if its delta is 0). There,
@@ -51,36 +50,29 @@ def bound_contributions(
     Returns
     -------
     PrivateTable
-        The kept rows, in memory grouped by user, and the rows of each user in a secret order. ``rows_per_user`` is tau.
-        ``n_private`` is the noisy number of rows, between 1 and tau for each user.
+        The kept rows, in memory grouped by user, and the rows of each user in a secret order. ``rows_per_user`` is tau;
+        ``n_private`` the noisy number of rows, between 1 and tau for each user.
 
     Raises
     ------
     BudgetExceeded
         If epsilon does not fit in the ledger; nothing is drawn.
-    TypeError
-        If an argument is not a `PrivateTable` or a `Ledger`; nothing is charged.
-    ValueError
+    TypeError, ValueError
         If an argument is invalid, contributions are bounded already, or the ledger does not protect users; nothing is
         charged.
 
     Notes
     -----
     Tau is the first t of the grid with #{users with more than t rows} + Laplace(2/e) <= threshold + Laplace(2/e), where
-    e is its part of epsilon. Replacing a user with k rows by one with k' rows changes the counts for the t between k
-    and k' by one, all in the same direction, so the queries are monotone (see `above_threshold`). Each user keeps the
-    rows with the smallest secret random keys (see `row_keys`), over all partitions of a Dask frame together; which rows
-    these are depends on this user's rows only. Replacing a user changes the number of kept rows by at most tau. The
-    number of users is public.
-
-    References
-    ----------
-    Amin, Kulesza, Munoz Medina & Vassilvitskii (ICML 2019).
+    e is its part of epsilon (Amin, Kulesza, Munoz Medina & Vassilvitskii, ICML 2019). Replacing a user with k rows by
+    one with k' rows changes the counts for the t between k and k' by one, all in the same direction, so the queries are
+    monotone (see `above_threshold`). Each user keeps the rows with the smallest secret random keys, over all partitions
+    of a Dask frame together; which rows these are depends on this user's rows only. Replacing a user changes the number
+    of kept rows by at most tau. The number of users is public.
 
     Examples
     --------
     >>> import pandas as pd
-    >>> import iwbayes as iw
     >>> visits = pd.DataFrame({"person": ["a", "a", "a", "b", "b", "c"], "cost": [3.0, 4.0, 5.0, 1.0, 2.0, 7.0]})
     >>> private = iw.PrivateTable(visits, iw.Schema(iw.Real("cost", 0, 10)), user="person")
     >>> ledger = iw.Ledger(1.0, 1e-6, adjacency="replace-user")

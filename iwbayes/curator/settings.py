@@ -47,8 +47,7 @@ _LEFT_OUT = ("random_seed", "progressbar", "device")
 def to_data(algorithm: object) -> dict[str, Any] | None:
     """Return name and settings of a generator or a weight provider as plain JSON values.
 
-    Return None for an algorithm of another package, or a setting that is not a plain value: given weights, a network, a
-    function. Raise TypeError if the data of a model are not plain values.
+    None for an algorithm of another package, or a setting that is not plain: given weights, a network, a function.
     """
     name = type(algorithm).__name__
     if name not in _HOMES or type(algorithm) is not _class(name) or not is_dataclass(algorithm):
@@ -69,11 +68,8 @@ def to_data(algorithm: object) -> dict[str, Any] | None:
 
 
 def in_words(algorithm: object) -> str:
-    """Return name and settings of a generator or a weight provider as text, or the name if they are not plain values.
-
-    No `repr` of an object is in it: that of a function or a table may contain private cells.
-    """
-    data = to_data(algorithm)
+    """Return name and settings of a generator or a weight provider as text; the name if they are not plain values."""
+    data = to_data(algorithm)  # never the repr of an object: that of a function or a table may contain private cells
     return type(algorithm).__name__ if data is None else _words(data)
 
 
@@ -88,10 +84,7 @@ def _words(value: Any) -> str:
 
 
 def from_data(data: Any, make_model: Callable[..., ScoreModel] | None = None) -> Any:
-    """Return the algorithm that `to_data` wrote; `make_model` creates a model from the data of its `to_data`.
-
-    Raise ValueError if the data name an unknown algorithm or setting; the algorithm checks the values.
-    """
+    """Return the algorithm that `to_data` wrote; `make_model` creates a model. The algorithm checks the values."""
     name = data.get(NAME) if isinstance(data, dict) else None
     if not isinstance(name, str) or name not in _HOMES:
         raise ValueError(

@@ -1,16 +1,12 @@
 """Audit a whole release: compute its exact privacy loss between two simulated tables, by replaying its noise.
 
-For curators and reviewers. A release consists of several uses of the private rows, each chosen after the ones before
-it. Two runs are enough to audit it: the first is recorded, and the second works on the other table and receives the
-recorded outcomes instead of noise. Everything public (network, features, synthetic rows, events) is then the same in
-both. Only the values to which noise is added differ, and `losses.py` computes the exact loss of each use from them. The
-ledger's rules compute the cost of the losses, which is compared with the statement.
+Two runs are enough: the first is recorded, and the second works on the other table and receives the recorded outcomes
+instead of noise. Everything public (network, features, synthetic rows, events) is then the same in both. Only the
+values to which noise is added differ, and `losses.py` computes the exact loss of each use from them. The ledger's rules
+compute the cost of the losses, which is compared with the statement.
 
 Both releases must be the same, byte by byte: a part that differs has escaped the noise. The second run must also
 request the same noise, in the same order, at the same scales, because a scale that depends on the rows reveals them.
-
-This audit trusts the noise source: use `audit` to check that it draws noise of the requested scale. A loss above the
-charge is a defect, whatever the outcomes were; a loss within it only means that these tables show no defect.
 """
 
 from __future__ import annotations
@@ -46,33 +42,15 @@ Publisher = Callable[[PrivateTable, Ledger], "Release | Sequence[Release]"]
 
 @dataclass(frozen=True)
 class ReleaseAudit:
-    """Result of `audit_release`: the privacy loss of a release between two tables, and the statement that limits it.
+    """Result of `audit_release`: the privacy loss of a release between two tables, and the statement that limits it."""
 
-    Parameters
-    ----------
-    epsilon : float
-        Privacy loss between the two tables, at the statement's delta; infinite if ``departures`` is not empty.
-    statement : PrivacyStatement
-        Statement of the release: the guarantee that it claims.
-    losses : tuple of Loss
-        Loss and charge of each use of the private rows: mu for Gaussian noise, else epsilon.
-    departures : tuple of str, default ()
-        Parts of the second run that differ from the first, although all outcomes of the noise are the same.
-
-    Examples
-    --------
-    >>> import iwbayes as iw
-    >>> tables = iw.validation.opposite_corners(iw.Schema(iw.Binary("y"), iw.Binary("z")), 50)
-    >>> found = iw.validation.audit_release(*tables, epsilon=1.0, delta=1e-6, n_synthetic=100, random_seed=1)
-    >>> found.passed, found.epsilon <= found.statement.epsilon, found.departures
-    (True, True, ())
-    >>> [loss.event.label for loss in found.losses]
-    ['BayesNet structure', 'BayesNet tables', 'TiltWeights']
-    """
-
+    #: Privacy loss between the two tables, at the statement's delta; infinite if ``departures`` is not empty.
     epsilon: float
+    #: The guarantee that the release claims.
     statement: PrivacyStatement
+    #: Loss and charge of each use of the private rows: mu for Gaussian noise, else epsilon.
     losses: tuple[Loss, ...]
+    #: Parts of the second run that differ from the first, although all outcomes of the noise are the same.
     departures: tuple[str, ...] = ()
 
     @property
@@ -88,7 +66,6 @@ class ReleaseAudit:
         return within and self.ratio <= 1 + ROUNDING and not self.departures
 
     def __str__(self) -> str:
-        """Show the losses, the statement and the verdict."""
         stated = self.statement
         rows = defaultdict(list)
         for loss in self.losses:
@@ -129,6 +106,9 @@ def audit_release(
 ) -> ReleaseAudit:
     """Compute the exact privacy loss of a whole release between two neighbouring simulated tables.
 
+    It trusts the noise source; `audit` checks that it draws noise of the requested scale. A loss above the charge is a
+    defect, whatever the outcomes were; a loss within it only means that these tables show no defect.
+
     Parameters
     ----------
     first, second : SyntheticTable
@@ -152,18 +132,11 @@ def audit_release(
     **settings
         Settings of `publish`: ``n_synthetic``, ``generator``, ``weights``, ``share``.
 
-    Returns
-    -------
-    ReleaseAudit
-        The loss of each use and of all together, and the statement to compare them with.
-
     Raises
     ------
-    TypeError
-        If a table is private, because the result depends on its rows without noise.
-    ValueError
-        If the tables are not neighbours; if the release draws public randomness without a seed; or if it adds noise to
-        gradient steps or to an objective, whose loss a replay does not show: use `audit` for those.
+    TypeError, ValueError
+        If a table is private; if the tables are not neighbours; if the release draws public randomness without a seed;
+        or if it adds noise to gradient steps or to an objective, whose loss a replay does not show: use `audit` then.
 
     Notes
     -----
@@ -173,7 +146,6 @@ def audit_release(
 
     Examples
     --------
-    >>> import iwbayes as iw
     >>> first, second = iw.validation.opposite_corners(iw.Schema(iw.Binary("y"), iw.Binary("z")), 50)
     >>> print(audit_release(first, second, epsilon=1.0, delta=1e-6, n_synthetic=100, random_seed=1))
     Audit of a release by replay

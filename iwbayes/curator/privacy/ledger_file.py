@@ -7,6 +7,7 @@ import json
 import math
 import os
 import time
+from dataclasses import fields
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -166,27 +167,18 @@ def _to_dict(record: LedgerRecord) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
-        "epsilon": INFINITE if record.epsilon == math.inf else record.epsilon,
-        "delta": record.delta,
-        "adjacency": record.adjacency,
+        **{field.name: getattr(record, field.name) for field in fields(record)},
+        "epsilon": _plain(record.epsilon),
         "rule": record.rule.to_dict(),
-        "noise": record.noise,
-        "notes": list(record.notes),
         "products": sorted(record.products),
-        "allow_large_delta": record.allow_large_delta,
-        "large_delta": record.large_delta,
-        "plan": [_charge_to_dict(charge) for charge in record.plan],
-        "charges": [_charge_to_dict(charge) for charge in record.charges],
+        "plan": list(map(_charge_to_dict, record.plan)),
+        "charges": list(map(_charge_to_dict, record.charges)),
     }
 
 
 def _charge_to_dict(charge: Charge) -> dict[str, Any]:
-    return {
-        "events": [event.to_dict() for event in charge.events],
-        "cost": _plain(charge.cost),
-        "opening": _plain(charge.opening),
-        "planned": charge.planned,
-    }
+    costs = {"cost": [*map(_plain, charge.cost)], "opening": [*map(_plain, charge.opening)]}
+    return {"events": [event.to_dict() for event in charge.events], **costs, "planned": charge.planned}
 
 
 def _charge_from_dict(values: dict[str, Any]) -> Charge:
@@ -198,8 +190,8 @@ def _charge_from_dict(values: dict[str, Any]) -> Charge:
     return Charge(events, _cost(values["cost"]), _cost(values["opening"]), values["planned"])
 
 
-def _plain(cost: Cost) -> list[float | str]:
-    return [INFINITE if part == math.inf else part for part in cost]
+def _plain(value: float) -> float | str:
+    return INFINITE if value == math.inf else value
 
 
 def _cost(values: list[float | str]) -> Cost:

@@ -27,12 +27,9 @@ class Charge:
     """One charged release, or one use; its events were fixed before any of them ran."""
 
     events: tuple[Event, ...]
-    #: Cost under the ledger's rule, fixed when charged; without the events that count to the opening.
-    cost: Cost
-    #: Cost, by basic composition, of the events that count to the opening (docs/theory.md).
-    opening: Cost = NOTHING
-    #: Index of the release in the ledger's plan; None if it is not planned.
-    planned: int | None = None
+    cost: Cost  # under the ledger's rule, fixed when charged; without the events that count to the opening
+    opening: Cost = NOTHING  # by basic composition, of the events that count to the opening (docs/theory.md)
+    planned: int | None = None  # index of the release in the ledger's plan
 
     @property
     def pure_epsilon(self) -> float:
@@ -50,19 +47,13 @@ class LedgerRecord:
     delta: float
     adjacency: Adjacency
     rule: Rule
-    #: Releases that were fixed when the ledger was created.
-    plan: tuple[Charge, ...] = ()
+    noise: str = NOISE_KINDS[0]  # the worst kind used
+    notes: tuple[str, ...] = ()  # reasons why products cannot be certified
+    products: frozenset[str] = frozenset()  # digests of products that depend on private rows by charged events only
+    allow_large_delta: bool = False  # whether delta may be as large as one over the number of rows, or of users
+    large_delta: int | None = None  # the largest number of rows, or of users, for which it was
+    plan: tuple[Charge, ...] = ()  # releases that were fixed when the ledger was created
     charges: tuple[Charge, ...] = ()
-    #: The worst kind of noise used.
-    noise: str = NOISE_KINDS[0]
-    #: Reasons why products cannot be certified.
-    notes: tuple[str, ...] = ()
-    #: Digests of products that depend on private rows through charged events only.
-    products: frozenset[str] = frozenset()
-    #: Whether delta may be as large as one over the number of rows, or of users.
-    allow_large_delta: bool = False
-    #: The largest number of rows, or of users, for which it was.
-    large_delta: int | None = None
 
     @property
     def events(self) -> tuple[Event, ...]:
