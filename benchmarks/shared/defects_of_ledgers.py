@@ -254,14 +254,14 @@ FILE = "curator/privacy/filters.py"
 plant(FILE, "filter: limit ten per cent too high",
        "spent.main <= limit.main * (1 + slack)", "spent.main <= limit.main * 1.1", FILTERS)
 plant(FILE, "filter: delta not limited", " and spent.delta <= limit.delta * (1 + ROUNDING)", "", BASIC)
-plant(FILE, "filter: uses counted once", "costs.append(event.count * own)", "costs.append(own)", FILTERS)
+plant(FILE, "filter: uses counted once", "event.count * self._cost_of(", "self._cost_of(", FILTERS)
 plant(FILE, "gdp: half the mu of pure events", "return -2 * float(ndtri_exp", "return -1 * float(ndtri_exp", FILTERS)
 plant(FILE, "gdp: half the mu of small pure events",
        "return epsilon * math.sqrt(math.pi / 2)", "return epsilon * math.sqrt(math.pi / 8)", FILTERS)
 plant(FILE, "renyi: overhead dropped",
        "Cost(max(self.epsilon - float(self._overhead(self.order)), 0.0) if", "Cost(self.epsilon if", FILTERS)
 plant(FILE, "renyi: half the divergence of gaussian noise",
-       "lambda mu: self.order * mu**2 / 2,", "lambda mu: self.order * mu**2 / 4,", FILTERS)
+       "event.noise_multiplier) ** 2 / 2", "event.noise_multiplier) ** 2 / 4", FILTERS)
 plant(FILE, "renyi: half the divergence of pure events",
        "bound = min(epsilon, self.order * epsilon**2 / 2)", "bound = min(epsilon, self.order * epsilon**2 / 2) / 2",
        FILTERS)

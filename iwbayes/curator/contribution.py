@@ -17,10 +17,8 @@ from iwbayes.tables import PrivateTable
 from iwbayes.tables.owners import row_keys
 from iwbayes.utils import checks
 
-#: Length of the secret order that gives the rows' keys; there are more than 2**1600 orders.
-_SECRET = 256
-#: Part of epsilon for choosing the bound; the rest counts the kept rows.
-CHOICE_SHARE = 0.5
+_SECRET = 256  # length of the secret order that gives the rows' keys; there are more than 2**1600 orders
+CHOICE_SHARE = 0.5  # of epsilon for choosing the bound; the rest counts the kept rows
 
 
 def bound_contributions(
@@ -28,7 +26,8 @@ def bound_contributions(
 ) -> PrivateTable:
     """Keep at most tau rows per user and count them, before `publish`; tau is chosen privately from a public grid.
 
-    Every sensitivity is then multiplied by tau; gradient steps sample users and clip the sum over a user's rows.
+    Every sensitivity is then multiplied by tau; gradient steps sample users and clip the sum over a user's rows. The
+    method is that of Amin, Kulesza, Munoz Medina & Vassilvitskii (ICML 2019); the methods page explains its privacy.
 
     Parameters
     ----------
@@ -42,10 +41,8 @@ def bound_contributions(
         Increasing candidates for tau, at least 1, chosen without looking at the rows. If none meets the threshold, tau
         is the largest. A small tau drops rows; a large one adds noise.
     threshold : int, optional
-        Number of users that may lose rows, at least 0. The default is 6 sqrt(p) sigma: p is the number of encoded
-        columns, and sigma the noise multiplier of the ledger's whole budget (sqrt(p)/epsilon if its delta is 0). There,
-        one more row per user adds noise and removes bias of a mean of p whitened columns (rows clipped at 1.3 sqrt(p))
-        about equally, if users with many rows are 0.4 standard deviations away from the others.
+        Number of users that may lose rows, at least 0. By default 6 sqrt(p) sigma: p is the number of encoded columns,
+        and sigma the noise multiplier of the ledger's whole budget (sqrt(p)/epsilon if its delta is 0).
 
     Returns
     -------
@@ -60,15 +57,6 @@ def bound_contributions(
     TypeError, ValueError
         If an argument is invalid, contributions are bounded already, or the ledger does not protect users; nothing is
         charged.
-
-    Notes
-    -----
-    Tau is the first t of the grid with #{users with more than t rows} + Laplace(2/e) <= threshold + Laplace(2/e), where
-    e is its part of epsilon (Amin, Kulesza, Munoz Medina & Vassilvitskii, ICML 2019). Replacing a user with k rows by
-    one with k' rows changes the counts for the t between k and k' by one, all in the same direction, so the queries are
-    monotone (see `above_threshold`). Each user keeps the rows with the smallest secret random keys, over all partitions
-    of a Dask frame together; which rows these are depends on this user's rows only. Replacing a user changes the number
-    of kept rows by at most tau. The number of users is public.
 
     Examples
     --------
@@ -90,6 +78,7 @@ def bound_contributions(
     if len(candidates) > 1:
         above = np.array([np.count_nonzero(counts > t) for t in candidates], dtype=np.int64)
         budget = {"epsilon": events[0].epsilon, "ledger": account, "label": events[0].label}
+        # one user changes the counts between two numbers of rows by one, all in the same direction
         index = above_threshold(-above, threshold=-limit, sensitivity=1, monotone=True, **budget)  # type: ignore[arg-type]
         tau = candidates[-1 if index is None else index]
     total = np.array([np.minimum(counts, tau).sum()], dtype=np.int64)

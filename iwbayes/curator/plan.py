@@ -31,10 +31,8 @@ from iwbayes.utils import checks
 from iwbayes.utils.display import html_table, wrapped
 from iwbayes.utils.warnings import PrivacyWarning
 
-#: Synthetic rows for each private row by default.
-ROWS_PER_PRIVATE_ROW = 5
-#: Rows of the public reference table that `plan` reads the noise from.
-_PLAN_ROWS = 4096
+ROWS_PER_PRIVATE_ROW = 5  # synthetic rows, by default
+_PLAN_ROWS = 4096  # of the public reference table that `plan` reads the noise from
 #: The usual clip bound, the 95 % quantile of the norms, of k features of variance one: roughly this multiple of sqrt(k)
 #: on uniform rows; and for cube noise, whose norm is the largest coordinate. A test compares the result with plans.
 _NORM, _LARGEST = 1.2, 1.7

@@ -38,8 +38,7 @@ _STAGES = {
     "sampling synthetic rows": 1,
     "weighting synthetic rows": 5,
 }
-#: Default part of epsilon for bounding the rows per user.
-BOUND_SHARE = 0.1
+BOUND_SHARE = 0.1  # of epsilon, by default, for bounding the rows per user
 
 
 def publish(

@@ -36,10 +36,8 @@ _HOMES = {
 }
 #: Published methods that an algorithm runs if its settings name them, and their classes.
 _METHODS = {("Mixture", "variational"): ("iwbayes.paper.variational", "PrivateVariational")}
-#: Key of the name of an algorithm.
-NAME = "algorithm"
-#: Setting that contains models; the analyst's side creates them.
-MODELS = "models"
+NAME = "algorithm"  # key of the name of an algorithm
+MODELS = "models"  # setting that contains models; the analyst's side creates them
 #: Settings that a release does not contain: they do not change the use of the rows, and a release has no seed.
 _LEFT_OUT = ("random_seed", "progressbar", "device")
 
@@ -100,19 +98,17 @@ def from_data(data: Any, make_model: Callable[..., ScoreModel] | None = None) ->
         if key not in known:
             raise ValueError(f"{name} has no setting {str(key)[:40]!r}. Upgrade iwbayes if the release is newer.")
         if key == MODELS:
-            settings[key] = _models(value, make_model)
+            if make_model is None or not isinstance(value, list):
+                raise ValueError(
+                    "the models of the release cannot be created here. Load the release with iwbayes.load()."
+                )
+            settings[key] = tuple(make_model(**one) for one in value)
             continue
         inner = from_data(value, make_model) if isinstance(value, dict) else value
         settings[key] = tuple(inner) if isinstance(inner, list) else inner
     if "progressbar" in {field.name for field in fields(kind)}:
         settings["progressbar"] = False
     return kind(**settings)
-
-
-def _models(data: Any, make_model: Callable[..., ScoreModel] | None) -> tuple[ScoreModel, ...]:
-    if make_model is None or not isinstance(data, list):
-        raise ValueError("the models of the release cannot be created here. Load the release with iwbayes.load().")
-    return tuple(make_model(**one) for one in data)
 
 
 def seeded(part: Any, seed: int) -> Any:

@@ -34,8 +34,7 @@ from iwbayes.utils import checks
 from iwbayes.utils.display import wrapped
 from iwbayes.utils.optional import import_optional
 
-#: Smallest number of runs for which a bound above 0 is possible.
-LEAST_RUNS = 100
+LEAST_RUNS = 100  # below it no bound is above 0
 
 
 @dataclass(frozen=True)
@@ -129,15 +128,15 @@ def audit(
     synthetic : SyntheticTable, optional
         The rows to weight. A weight provider needs them; a generator takes none.
     adjacency : {"replace-one", "zero-out"}
-        Adjacency of the ledger. Under "zero-out" the two tables are two steps apart, through the table in which the
-        differing row is null, and the bounds account for this.
+        Adjacency of the ledger. Under "zero-out" the two tables are two steps apart, by the table in which the
+        differing row is null; the bounds account for it.
     n_runs : int, default 20_000
         Runs on each table, at least 100; the bound cannot exceed about log(n_runs/20). A few thousand are enough if the
         whole algorithm has to run each time.
     confidence : float, default 0.999
         Probability, at least, that both bounds are below the true values.
     noise : callable, default SeededNoise
-        Function from a seed to a noise source. Pass another one to audit it.
+        Function from a seed to a noise source. Pass another one to audit it, such as one that draws too little noise.
     observe : callable, optional
         Function from the result of ``fit`` to released numbers (observing a secret refutes nothing). The audit then
         observes these only, and the whole algorithm runs each time: it finds a rarer leak around the noise.
@@ -147,8 +146,7 @@ def audit(
     Raises
     ------
     TypeError, ValueError
-        If a table is private, because the result depends on its rows without noise; if the tables are not neighbours;
-        or if a setting is not valid.
+        If a table is private, the tables are not neighbours, or a setting is not valid.
     ModuleNotFoundError
         If scikit-learn is not installed; the message names the extra.
 
@@ -163,11 +161,6 @@ def audit(
       Passed: the audit does not refute the claim. This does not prove the claim: other
       tables or a better statistic may refute it.
 
-    >>> class Halved(iw.SeededNoise):
-    ...     def laplace(self, values, scale):
-    ...         return super().laplace(values, scale / 2)  # too little noise
-    >>> audit(iw.BayesNet(), first, second, epsilon=1.0, noise=Halved, random_seed=1).passed
-    False
     """
     import_optional("sklearn", "audits need")  # before hours of runs
     epsilon, delta = check_budget(epsilon, delta)

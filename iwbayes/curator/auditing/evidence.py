@@ -24,8 +24,7 @@ Statistic = Callable[[Array], Array]
 
 #: Number of thresholds to try for a statistic, from the tails to the middle; and the runs in the smallest tail.
 _N_THRESHOLDS, _LEAST_TAIL = 200, 20
-#: Largest number of columns for which a tree is fitted; a tree searches every column, and is slow for more.
-_TREE_WIDTH = 100
+_TREE_WIDTH = 100  # columns at most for which a tree is fitted; a tree searches every column, and is slow for more
 
 
 class LowerBounds(NamedTuple):

@@ -33,9 +33,7 @@ from iwbayes.release import Release
 from iwbayes.release.statement import ROW_ADJACENCIES, Adjacency, Event, PrivacyStatement, count_uses
 from iwbayes.tables import PrivateTable, SyntheticTable
 
-#: Relative amount by which losses may exceed charges, because of rounding.
-ROUNDING = 1e-9
-
+ROUNDING = 1e-9  # relative amount by which losses may exceed charges, because of rounding
 
 Publisher = Callable[[PrivateTable, Ledger], "Release | Sequence[Release]"]
 
@@ -181,12 +179,13 @@ def audit_release(
                 f"{event.label}: a replay does not show the loss of the mechanism {event.mechanism!r}. Use audit() for "
                 f"this algorithm."
             )
-    if run.compare(one, _private(first, owners and owners[0], first), seed)[1]:
+    if run.replay(one, _private(first, owners and owners[0], first), seed)[1]:
         raise ValueError(
             "the same rows and the same outcomes of the noise gave two different releases, because the release draws "
             "public randomness without a seed. Pass random_seed= to publish, generator and weights."
         )
-    found, departures = run.compare(one, _private(second, owners and owners[1], first), seed)
+    two, departures = run.replay(one, _private(second, owners and owners[1], first), seed)
+    found = [] if two is None else _all_losses(one, two)
     lost = math.inf if departures else price_of_losses(one.ledger, found)
     return ReleaseAudit(lost, one.ledger.statement(), tuple(found), departures)
 
@@ -266,7 +265,7 @@ def _check_pair(first: SyntheticTable, second: SyntheticTable, adjacency: str, o
 
 @dataclass(frozen=True)
 class Played:
-    """One run: its releases, warnings, draws and ledger."""
+    """One run."""
 
     releases: tuple[Release, ...]
     warned: tuple[str, ...]
@@ -302,11 +301,6 @@ class ReleaseRun:
                 f"publish."
             )
         return Played(tuple(releases), tuple(str(warning.message) for warning in caught), recorder, ledger)
-
-    def compare(self, one: Played, private: PrivateTable, seed: int) -> tuple[list[Loss], tuple[str, ...]]:
-        """Replay a run on another table; return the loss of each use, and the other differences."""
-        two, differing = self.replay(one, private, seed)
-        return [] if two is None else _all_losses(one, two), differing
 
     def replay(self, one: Played, private: PrivateTable, seed: int) -> tuple[Played | None, tuple[str, ...]]:
         """Replay a run on another table; return it, or None if it requests other noise, and all that differs."""

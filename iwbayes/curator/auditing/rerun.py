@@ -24,8 +24,7 @@ from iwbayes.utils.arrays import Array
 
 #: Kinds of noise that is independent over coordinates, so that one long draw replaces many runs.
 COORDINATEWISE = {"gaussian", "laplace", "floating_gaussian"}
-#: Runs on each table that are replayed on the other, to check that results depend on noisy values only.
-REPLAYS = 30
+REPLAYS = 30  # runs on each table that are replayed on the other: do results depend on noisy values only?
 #: Numbers in a long draw, and the largest number of values to keep from the runs on one table.
 _CHUNK, _MOST_NUMBERS = 2**21, 2 * 10**7
 _SAMPLE_ROWS = 200
@@ -165,12 +164,10 @@ def _repeat(source: NoiseSource, draw: Draw, n_runs: int) -> Array:
     if draw.method not in COORDINATEWISE:
         drawn = np.array([method(draw.values, draw.scale) for _ in range(n_runs)])
         return np.eye(width)[drawn] if draw.method == "noisy_max" else drawn.astype(np.float64)
-    parts, left, most = [], n_runs, max(1, _CHUNK // width)
-    while left:
-        size = min(left, most)
-        parts.append(np.reshape(method(np.tile(draw.values, size), draw.scale), (size, width)).astype(np.float64))
-        left -= size
-    return np.concatenate(parts)
+    most = max(1, _CHUNK // width)
+    sizes = [min(most, n_runs - done) for done in range(0, n_runs, most)]
+    drawn = [np.asarray(method(np.tile(draw.values, size), draw.scale), dtype=np.float64) for size in sizes]
+    return np.concatenate(drawn).reshape(n_runs, width)
 
 
 def _repeat_fit(

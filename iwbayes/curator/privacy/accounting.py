@@ -25,24 +25,15 @@ from iwbayes.utils.arrays import Array
 #: dp-accounting's names. A null row is REPLACE_SPECIAL; a replaced one moves a clipped sum by twice the clip norm.
 #: Users are sampled and clipped like rows.
 _RELATIONS = {"replace-one": "REPLACE_ONE", "zero-out": "REPLACE_SPECIAL", "replace-user": "REPLACE_ONE"}
-#: Discretisation of the privacy loss, as a share of the budget's epsilon.
-INTERVAL_SHARE = 1e-4
-#: A search for noise starts with a discretisation that is this many times coarser.
-COARSE = 20
-#: Largest number of points of a discretised privacy loss; it limits memory when epsilon is small and delta large.
-MAX_POINTS = 10**6
-#: Bound of the relative rounding error of a sum of tail probabilities.
-SUM_ROUNDING = 1e-9
-#: Largest number of sums of pure losses that are added exactly; above it they are rounded up to a grid.
-MAX_SUMS = 10**4
-#: Above this epsilon the privacy loss of a pure event overflows, and basic composition is used.
-MAX_EPSILON = 500.0
-#: Smallest noise multiplier of gradient steps, however large the budget is.
-LEAST_MULTIPLIER = 0.2
-#: Relative width at which the search for the scale of a release stops.
-SCALE_WIDTH = 2e-3
-#: Relative amount by which sums may exceed a budget, because of rounding (0.3 + 0.7 in binary, for example).
-ROUNDING = 1e-12
+INTERVAL_SHARE = 1e-4  # discretisation of the privacy loss, as a share of the budget's epsilon
+COARSE = 20  # a search for noise starts with a discretisation that is this many times coarser
+MAX_POINTS = 10**6  # of a discretised privacy loss; it limits memory when epsilon is small and delta large
+SUM_ROUNDING = 1e-9  # bound of the relative rounding error of a sum of tail probabilities
+MAX_SUMS = 10**4  # of pure losses that are added exactly; above it they are rounded up to a grid
+MAX_EPSILON = 500.0  # above it the privacy loss of a pure event overflows, and basic composition is used
+LEAST_MULTIPLIER = 0.2  # of gradient steps, however large the budget is
+SCALE_WIDTH = 2e-3  # relative width at which the search for the scale of a release stops
+ROUNDING = 1e-12  # relative amount by which sums may exceed a budget, because of rounding (0.3 + 0.7, for example)
 
 
 def small_delta(n: int) -> float:
@@ -179,12 +170,6 @@ def _by_kind(events: Sequence[Event]) -> tuple[list[Event], list[Event]]:
     return [event for event in events if event.mechanism == "gaussian"], others
 
 
-def _loss_range(gaussians: Sequence[Event], others: Sequence[Event]) -> float:
-    """Return the width of the joint privacy loss: the pure events' full range plus 16 standard deviations."""
-    variance = math.fsum(e.count / e.noise_multiplier**2 for e in gaussians)  # type: ignore[operator]
-    return 2 * math.fsum(e.count * e.epsilon for e in others) + 16 * math.sqrt(variance)
-
-
 def price(
     events: Sequence[Event], delta: float, *, scale: float = 1.0, adjacency: str = "replace-one"
 ) -> tuple[float, float]:
@@ -209,7 +194,10 @@ def price(
     single = len(events) == 1 and events[0].count == 1
     loud = any(event.epsilon > MAX_EPSILON for event in others)
     if delta > 0 and not loud and not (single and math.isfinite(best[0])):
-        interval = max(INTERVAL_SHARE * min(scale, basic[0]), _loss_range(gaussians, others) / MAX_POINTS)
+        # the width of the joint privacy loss is the pure events' full range plus 16 standard deviations
+        variance = math.fsum(e.count / e.noise_multiplier**2 for e in gaussians)  # type: ignore[operator]
+        width = 2 * math.fsum(e.count * e.epsilon for e in others) + 16 * math.sqrt(variance)
+        interval = max(INTERVAL_SHARE * min(scale, basic[0]), width / MAX_POINTS)
         epsilon = _pld_epsilon(tuple(events), delta, interval, adjacency)
         if epsilon < best[0]:
             best = epsilon, delta

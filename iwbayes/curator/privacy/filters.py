@@ -10,7 +10,7 @@ Proofs of all rules, the opening and pure histories: docs/theory.md#releases-tha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -54,6 +54,9 @@ class Rule:
 
     def cost(self, events: Sequence[Event], *, delta: float, adjacency: str) -> Cost:
         """Return the cost of a release; infinite if the rule has none."""
+        return Cost(math.fsum(event.count * self._cost_of(event, adjacency) for event in events))
+
+    def _cost_of(self, event: Event, adjacency: str) -> float:
         raise NotImplementedError
 
     def epsilon_of(self, cost: Cost) -> float:
@@ -92,9 +95,10 @@ class GaussianRule(Rule):
             return Cost(0.0)
         return Cost(math.inf if math.isinf(self.epsilon) else gaussian_multiplier(self.epsilon, self.delta) ** -2)
 
-    def cost(self, events: Sequence[Event], *, delta: float, adjacency: str) -> Cost:
-        """Return the sum of the events' mu squared."""
-        return _sum_over(events, lambda mu: mu**2, lambda epsilon: pure_mu(epsilon) ** 2)
+    def _cost_of(self, event: Event, adjacency: str) -> float:
+        if event.mechanism == "gaussian":
+            return (1 / event.noise_multiplier) ** 2  # type: ignore[operator]
+        return math.inf if event.mechanism == "none" or event.delta > 0 else pure_mu(event.epsilon) ** 2
 
     def equivalent(self, cost: Cost, delta: float) -> float:
         """Return the epsilon, at ``delta``, of the Gaussian mechanism with that mu."""
@@ -126,10 +130,12 @@ class RenyiRule(Rule):
         """Divergence that implies this guarantee (Canonne, Kamath & Steinke 2020)."""
         return Cost(max(self.epsilon - float(self._overhead(self.order)), 0.0) if self.delta > 0 else 0.0)
 
-    def cost(self, events: Sequence[Event], *, delta: float, adjacency: str) -> Cost:
-        """Return the sum of the events' divergences."""
-        steps = lambda event: _step_divergence(event, self.order, adjacency)  # noqa: E731
-        return _sum_over(events, lambda mu: self.order * mu**2 / 2, self._pure, steps)
+    def _cost_of(self, event: Event, adjacency: str) -> float:
+        if event.mechanism == "gaussian":
+            return self.order * (1 / event.noise_multiplier) ** 2 / 2  # type: ignore[operator]
+        if event.mechanism == "dp-sgd":
+            return _step_divergence(event, self.order, adjacency)
+        return math.inf if event.mechanism == "none" or event.delta > 0 else self._pure(event.epsilon)
 
     def _pure(self, epsilon: float) -> float:
         """Return the divergence of randomised response, the worst pure mechanism."""
@@ -194,27 +200,6 @@ def rule_from_dict(content: Mapping[str, Any], epsilon: float, delta: float) -> 
     settings = dict(content)
     rule = begin_rule(str(settings.pop("name")), epsilon, delta)
     return type(rule)(epsilon, delta, **{key: float(value) for key, value in settings.items()})  # type: ignore[call-arg]
-
-
-def _sum_over(
-    events: Sequence[Event],
-    gaussian: Callable[[float], float],
-    pure: Callable[[float], float],
-    steps: Callable[[Event], float] | None = None,
-) -> Cost:
-    """Add up a rule's costs of events, from their mu, from their epsilon or as private steps."""
-    costs = []
-    for event in events:
-        if event.mechanism == "gaussian" and event.noise_multiplier is not None:
-            own = gaussian(1 / event.noise_multiplier)
-        elif event.mechanism == "dp-sgd" and steps is not None:
-            own = steps(event)
-        elif event.mechanism == "none" or event.delta > 0:
-            return Cost(math.inf)
-        else:
-            own = pure(event.epsilon)
-        costs.append(event.count * own)
-    return Cost(math.fsum(costs))
 
 
 def _gaussian_epsilon(mu_squared: float, delta: float) -> float:

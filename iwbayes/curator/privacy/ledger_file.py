@@ -23,8 +23,7 @@ from iwbayes.utils.display import one_line
 
 FORMAT = "iwbayes-ledger"
 FORMAT_VERSION = 1
-#: If two processes create one ledger at the same time: seconds that the other one may take to acquire its lock.
-_GRACE = 1.0
+_GRACE = 1.0  # seconds in which another process that creates the same ledger may acquire its lock
 
 
 class LedgerError(ValueError):

@@ -25,12 +25,9 @@ from iwbayes.evidence.distributions import (
 from iwbayes.release.statement import Event
 from iwbayes.utils import checks
 
-#: Noise scale and sensitivity span at least this many grid steps, so the rounding of a statistic is negligible.
-STEPS_PER_SCALE = 2**20
-#: The grid of an integer statistic is refined until the Gaussian noise scale spans this many steps; see `gaussian`.
-LEAST_STEPS = 2**10
-#: Integers beyond this could overflow when noise is added.
-_LARGEST = 2**62
+STEPS_PER_SCALE = 2**20  # noise scale and sensitivity span at least so many: rounding a statistic is negligible
+LEAST_STEPS = 2**10  # the grid of an integer statistic is refined to so many in a Gaussian scale; see `gaussian`
+_LARGEST = 2**62  # larger integers could overflow when noise is added
 
 
 class Noisy(NamedTuple):
