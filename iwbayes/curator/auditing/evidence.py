@@ -36,10 +36,7 @@ class LowerBounds(NamedTuple):
 
 
 class _Attack(NamedTuple):
-    """An event {sign * statistic > threshold}, and the bound that it gave on the runs that chose it.
-
-    ``swapped`` is True if the event is more probable on the second sample.
-    """
+    """An event {sign * statistic > threshold}, more probable on the second sample if ``swapped``, and its bound."""
 
     bound: float
     name: str

@@ -105,7 +105,9 @@ def audit_release(
     """Compute the exact privacy loss of a whole release between two neighbouring simulated tables.
 
     It trusts the noise source; `audit` checks that it draws noise of the requested scale. A loss above the charge is a
-    defect, whatever the outcomes were; a loss within it only means that these tables show no defect.
+    defect, whatever the outcomes were; a loss within it only means that these tables show no defect. Selections, and
+    all losses in units of epsilon, count with their worst loss over the outcomes. The secret order by which
+    `bound_contributions` keeps rows is the same for rows that both tables share: an average loses no more than that.
 
     Parameters
     ----------
@@ -124,7 +126,7 @@ def audit_release(
         The release to audit: a function from a private table and its ledger to a `Release`, or to several. By default
         `publish` with the given settings. Needed with ``users``, because `bound_contributions` comes first.
     noise : callable, default SeededNoise
-        Function from a seed to the noise source of the first run, which the audit trusts.
+        Function from a seed to the noise source of the first run.
     random_seed : int, optional
         Seed of the noise and of `publish`.
     **settings
@@ -135,12 +137,6 @@ def audit_release(
     TypeError, ValueError
         If a table is private; if the tables are not neighbours; if the release draws public randomness without a seed;
         or if it adds noise to gradient steps or to an objective, whose loss a replay does not show: use `audit` then.
-
-    Notes
-    -----
-    `bound_contributions` keeps rows by a secret order, which the audit makes the same for rows that both tables share:
-    an average over secret randomness loses no more than the worst case. Selections, and all losses in units of epsilon,
-    count with their worst loss over the outcomes.
 
     Examples
     --------

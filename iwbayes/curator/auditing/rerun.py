@@ -73,11 +73,10 @@ class Samples(NamedTuple):
 def rerun(
     subject: Subject, first: PrivateTable, second: PrivateTable, n_runs: int, seeds: np.random.SeedSequence
 ) -> Samples:
-    """Run on both tables and collect the released numbers.
+    """Run on both tables and collect the released numbers; only the first run shows its warnings.
 
-    The first run shows its warnings; the others are silent. Runs on both tables are replayed on the other table with
-    the same outcomes of the noise. If no result ever changes, it is assumed to be a function of the outcomes, and only
-    these are observed; otherwise the result is observed too.
+    Runs on both tables are replayed on the other table with the same outcomes of the noise. If no result ever changes,
+    only the outcomes are observed, because it is assumed to be a function of them; otherwise the result too.
     """
     start = _seeds(seeds, 4 + 2 * REPLAYS)
     one = subject.run(first, start[0])

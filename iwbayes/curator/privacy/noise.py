@@ -139,18 +139,14 @@ class SystemNoise:
 
 
 class SeededNoise:
-    """Draw reproducible noise for tests and demonstrations. It protects nobody, because the seed reveals it.
+    """Draw reproducible noise for tests and demonstrations.
+
+    It protects nobody, because the seed reveals it: a statement says "seeded", and is not certified.
 
     Parameters
     ----------
     seed : int
         Seed of all draws; the same seed and calls give the same noise.
-
-    Examples
-    --------
-    >>> statement = iw.Ledger(1.0, 1e-6, noise=SeededNoise(1)).statement()
-    >>> statement.noise, statement.certified
-    ('seeded', False)
     """
 
     kind: ClassVar[str] = "seeded"
