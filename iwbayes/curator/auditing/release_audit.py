@@ -106,8 +106,8 @@ def audit_release(
 
     It trusts the noise source; `audit` checks that it draws noise of the requested scale. A loss above the charge is a
     defect, whatever the outcomes were; a loss within it only means that these tables show no defect. Selections, and
-    all losses in units of epsilon, count with their worst loss over the outcomes. The secret order by which
-    `bound_contributions` keeps rows is the same for rows that both tables share: an average loses no more than that.
+    all losses in units of epsilon, count with their worst loss over the outcomes. Rows that both tables share have one
+    secret order in `bound_contributions`: an average over orders loses no more than the worst one.
 
     Parameters
     ----------
