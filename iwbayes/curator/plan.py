@@ -162,18 +162,8 @@ def plan(
     own, rest = events.parts(t)
     reference = uniform_table(schema, _PLAN_ROWS, random_seed=0)
     measured = tilt.planned(reference, facts, epsilon=rest, delta=own_delta(tilt, delta))
-    return Plan(
-        own,
-        rest,
-        events(t),
-        measured.terms,
-        measured.features.dim,
-        measured.noise_sd,
-        measured.noise_ratio,
-        epsilon,
-        delta,
-        measured.stage_noise_sd,
-    )
+    size, noise = (measured.terms, measured.features.dim), (measured.noise_sd, measured.noise_ratio)
+    return Plan(own, rest, events(t), *size, *noise, epsilon, delta, measured.stage_noise_sd)
 
 
 def uniform_table(schema: Schema, n: int, *, random_seed: int | np.random.Generator | None = None) -> SyntheticTable:

@@ -165,8 +165,8 @@ def _repeat(source: NoiseSource, draw: Draw, n_runs: int) -> Array:
         return np.eye(width)[drawn] if draw.method == "noisy_max" else drawn.astype(np.float64)
     most = max(1, _CHUNK // width)
     sizes = [min(most, n_runs - done) for done in range(0, n_runs, most)]
-    drawn = [np.asarray(method(np.tile(draw.values, size), draw.scale), dtype=np.float64) for size in sizes]
-    return np.concatenate(drawn).reshape(n_runs, width)
+    chunks = [np.asarray(method(np.tile(draw.values, size), draw.scale), dtype=np.float64) for size in sizes]
+    return np.concatenate(chunks).reshape(n_runs, width)
 
 
 def _repeat_fit(
