@@ -57,9 +57,9 @@ plant(FILE, "spherical: half the scale",
        "SphericalDistribution(sensitivity / epsilon, len(exact))",
         "SphericalDistribution(sensitivity / (2 * epsilon), len(exact))", LAW)
 plant(FILE, "exponential: scale without the 2",
-       """scale = math.nextafter(2 * _check_sensitivity(sensitivity) / epsilon, math.inf)
+       """scale = math.nextafter(2 * sensitivity / epsilon, math.inf)
     noise = ledger.charge(Event(label, "exponential", epsilon))""",
-       """scale = math.nextafter(_check_sensitivity(sensitivity) / epsilon, math.inf)
+       """scale = math.nextafter(sensitivity / epsilon, math.inf)
     noise = ledger.charge(Event(label, "exponential", epsilon))""",
        "curator/privacy/test_mechanisms.py::test_exponential_selects_by_the_permute_and_flip_law")
 plant(FILE, "above threshold: half the noise for any queries",
@@ -254,14 +254,14 @@ FILE = "curator/privacy/filters.py"
 plant(FILE, "filter: limit ten per cent too high",
        "spent.main <= limit.main * (1 + slack)", "spent.main <= limit.main * 1.1", FILTERS)
 plant(FILE, "filter: delta not limited", " and spent.delta <= limit.delta * (1 + ROUNDING)", "", BASIC)
-plant(FILE, "filter: uses counted once", "costs.append(event.count * own)", "costs.append(own)", FILTERS)
+plant(FILE, "filter: uses counted once", "event.count * self._cost_of(", "self._cost_of(", FILTERS)
 plant(FILE, "gdp: half the mu of pure events", "return -2 * float(ndtri_exp", "return -1 * float(ndtri_exp", FILTERS)
 plant(FILE, "gdp: half the mu of small pure events",
        "return epsilon * math.sqrt(math.pi / 2)", "return epsilon * math.sqrt(math.pi / 8)", FILTERS)
 plant(FILE, "renyi: overhead dropped",
        "Cost(max(self.epsilon - float(self._overhead(self.order)), 0.0) if", "Cost(self.epsilon if", FILTERS)
 plant(FILE, "renyi: half the divergence of gaussian noise",
-       "lambda mu: self.order * mu**2 / 2,", "lambda mu: self.order * mu**2 / 4,", FILTERS)
+       "event.noise_multiplier) ** 2 / 2", "event.noise_multiplier) ** 2 / 4", FILTERS)
 plant(FILE, "renyi: half the divergence of pure events",
        "bound = min(epsilon, self.order * epsilon**2 / 2)", "bound = min(epsilon, self.order * epsilon**2 / 2) / 2",
        FILTERS)
@@ -282,8 +282,7 @@ plant(FILE, "permit: counts calls where coordinates are paid",
        "draws = len(arguments[0]) if method in self._each else 1", "draws = 1", PERMIT)
 plant(FILE, "permit: twice the steps",
        "steps = (event.steps or 0) * event.count", "steps = 2 * (event.steps or 0) * event.count", PERMIT)
-plant(FILE, "permit: more than one vector a use", '"cube": {"cube": event.count},', '"cube": {"cube": math.inf},',
-       PERMIT)
+plant(FILE, "permit: more than one vector a use", "{name: event.count} for name", "{name: math.inf} for name", PERMIT)
 plant(FILE, "certificate: sources say what they are",
        'return "seeded" if isinstance(source, SeededNoise) else "unverified"',
        'return getattr(source, "kind", "unverified")', PERMIT)

@@ -17,19 +17,17 @@ from iwbayes.tables import PrivateTable
 from iwbayes.tables.owners import row_keys
 from iwbayes.utils import checks
 
-#: Length of the secret order that gives the rows' keys; there are more than 2**1600 orders.
-_SECRET = 256
-#: Part of epsilon for choosing the bound; the rest counts the kept rows.
-CHOICE_SHARE = 0.5
+_SECRET = 256  # length of the secret order that gives the rows' keys; there are more than 2**1600 orders
+CHOICE_SHARE = 0.5  # of epsilon for choosing the bound; the rest counts the kept rows
 
 
 def bound_contributions(
     private: PrivateTable, ledger: Ledger, *, epsilon: float, grid: Sequence[int], threshold: int | None = None
 ) -> PrivateTable:
-    """Keep at most tau rows per user and count them; tau is chosen privately from a public grid.
+    """Keep at most tau rows per user and count them, before `publish`; tau is chosen privately from a public grid.
 
-    Use this before `publish`. Generators and weight providers then multiply every sensitivity by tau; gradient steps
-    sample users and clip the sum over a user's rows. A small tau drops rows; a large tau adds noise.
+    Every sensitivity is then multiplied by tau; gradient steps sample users and clip the sum over a user's rows. The
+    method is that of Amin, Kulesza, Munoz Medina & Vassilvitskii (ICML 2019); the methods page explains its privacy.
 
     Parameters
     ----------
@@ -41,46 +39,28 @@ def bound_contributions(
         Pure epsilon, above 0: half chooses tau, and half counts the rows; all of it if the grid has one value.
     grid : sequence of int
         Increasing candidates for tau, at least 1, chosen without looking at the rows. If none meets the threshold, tau
-        is the largest.
+        is the largest. A small tau drops rows; a large one adds noise.
     threshold : int, optional
-        Number of users that may lose rows, at least 0. The default is 6 sqrt(p) sigma: p is the number of encoded
-        columns, and sigma the noise multiplier of the ledger's whole budget (sqrt(p)/epsilon if its delta is 0). There,
-        one more row per user adds noise and removes bias of a mean of p whitened columns (rows clipped at 1.3 sqrt(p))
-        about equally, if users with many rows are 0.4 standard deviations away from the others.
+        Number of users that may lose rows, at least 0. By default 6 sqrt(p) sigma: p is the number of encoded columns,
+        and sigma the noise multiplier of the ledger's whole budget (sqrt(p)/epsilon if its delta is 0).
 
     Returns
     -------
     PrivateTable
-        The kept rows, in memory grouped by user, and the rows of each user in a secret order. ``rows_per_user`` is tau.
-        ``n_private`` is the noisy number of rows, between 1 and tau for each user.
+        The kept rows, in memory grouped by user, and the rows of each user in a secret order. ``rows_per_user`` is tau;
+        ``n_private`` the noisy number of rows, between 1 and tau for each user.
 
     Raises
     ------
     BudgetExceeded
         If epsilon does not fit in the ledger; nothing is drawn.
-    TypeError
-        If an argument is not a `PrivateTable` or a `Ledger`; nothing is charged.
-    ValueError
+    TypeError, ValueError
         If an argument is invalid, contributions are bounded already, or the ledger does not protect users; nothing is
         charged.
-
-    Notes
-    -----
-    Tau is the first t of the grid with #{users with more than t rows} + Laplace(2/e) <= threshold + Laplace(2/e), where
-    e is its part of epsilon. Replacing a user with k rows by one with k' rows changes the counts for the t between k
-    and k' by one, all in the same direction, so the queries are monotone (see `above_threshold`). Each user keeps the
-    rows with the smallest secret random keys (see `row_keys`), over all partitions of a Dask frame together; which rows
-    these are depends on this user's rows only. Replacing a user changes the number of kept rows by at most tau. The
-    number of users is public.
-
-    References
-    ----------
-    Amin, Kulesza, Munoz Medina & Vassilvitskii (ICML 2019).
 
     Examples
     --------
     >>> import pandas as pd
-    >>> import iwbayes as iw
     >>> visits = pd.DataFrame({"person": ["a", "a", "a", "b", "b", "c"], "cost": [3.0, 4.0, 5.0, 1.0, 2.0, 7.0]})
     >>> private = iw.PrivateTable(visits, iw.Schema(iw.Real("cost", 0, 10)), user="person")
     >>> ledger = iw.Ledger(1.0, 1e-6, adjacency="replace-user")
@@ -98,6 +78,7 @@ def bound_contributions(
     if len(candidates) > 1:
         above = np.array([np.count_nonzero(counts > t) for t in candidates], dtype=np.int64)
         budget = {"epsilon": events[0].epsilon, "ledger": account, "label": events[0].label}
+        # one user changes the counts between two numbers of rows by one, all in the same direction
         index = above_threshold(-above, threshold=-limit, sensitivity=1, monotone=True, **budget)  # type: ignore[arg-type]
         tau = candidates[-1 if index is None else index]
     total = np.array([np.minimum(counts, tau).sum()], dtype=np.int64)

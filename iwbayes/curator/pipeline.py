@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -87,8 +87,7 @@ def own_delta(algorithm: Generator | WeightProvider, delta: float) -> float:
 class JointEvents:
     """The events of a release, as a function of a multiple of the nominal budget. Each multiple is asked for once.
 
-    If one part takes nothing of the budget, because its table is given or its weights cost nothing, the other part has
-    all of it. Otherwise they have ``share``, in (0, 1), and ``1 - share`` of epsilon.
+    If one part costs nothing, or its table is given, the other has all of epsilon; else ``share`` and ``1 - share``.
     """
 
     def __init__(
@@ -133,19 +132,9 @@ class JointEvents:
         return algorithm.events(self.facts, epsilon=epsilon, delta=own_delta(algorithm, self.delta))
 
 
-class Made(NamedTuple):
-    """Result of a run: synthetic rows and their weights."""
-
-    synthetic: SyntheticTable
-    weights: Weights
-
-
 @dataclass(frozen=True)
 class Pipeline:
-    """A generator and a weight provider, the budget of each, and the number of synthetic rows.
-
-    `generator_epsilon` and `weights_epsilon` are nominal: `publish` chooses them so that both fit in the joint budget.
-    """
+    """A generator and a weight provider, the nominal budget of each, and the number of synthetic rows."""
 
     generator: Generator
     weights: WeightProvider
@@ -160,8 +149,8 @@ class Pipeline:
         account: Ledger,
         sampler: np.random.Generator,
         step: Callable[[str], None] = lambda stage: None,
-    ) -> Made:
-        """Fit both on private rows with noise from a charged account; call `step` with the name of each stage."""
+    ) -> tuple[SyntheticTable, Weights]:
+        """Return synthetic rows and weights, with noise from a charged account; call `step` with each stage's name."""
         step("fitting the generator")
         own = own_delta(self.generator, self.delta)
         fitted = self.generator.fit(private, account, epsilon=self.generator_epsilon, delta=own)
@@ -171,8 +160,7 @@ class Pipeline:
         weights, own = self.weights, own_delta(self.weights, self.delta)
         if needs_generator(weights):
             weights = weights.with_generator(fitted)  # type: ignore[attr-defined]
-        weighted = weights.fit(private, synthetic, account, epsilon=self.weights_epsilon, delta=own)
-        return Made(synthetic, weighted)
+        return synthetic, weights.fit(private, synthetic, account, epsilon=self.weights_epsilon, delta=own)
 
     def to_data(self) -> dict[str, Any]:
         """Return all but the number of rows as plain JSON values; None for a part that is not plain data."""

@@ -1,7 +1,4 @@
-"""plan(): the features that a release will measure, and their noise, from public facts alone.
-
-`noise_warning` is publish()'s own expectation: from the number of features, without any rows.
-"""
+"""plan(): the features that a release will measure, and their noise, from public facts alone."""
 
 from __future__ import annotations
 
@@ -34,10 +31,8 @@ from iwbayes.utils import checks
 from iwbayes.utils.display import html_table, wrapped
 from iwbayes.utils.warnings import PrivacyWarning
 
-#: Synthetic rows for each private row by default.
-ROWS_PER_PRIVATE_ROW = 5
-#: Rows of the public reference table that `plan` reads the noise from.
-_PLAN_ROWS = 4096
+ROWS_PER_PRIVATE_ROW = 5  # synthetic rows, by default
+_PLAN_ROWS = 4096  # of the public reference table that `plan` reads the noise from
 #: The usual clip bound, the 95 % quantile of the norms, of k features of variance one: roughly this multiple of sqrt(k)
 #: on uniform rows; and for cube noise, whose norm is the largest coordinate. A test compares the result with plans.
 _NORM, _LARGEST = 1.2, 1.7
@@ -45,50 +40,29 @@ _NORM, _LARGEST = 1.2, 1.7
 
 @dataclass(frozen=True, repr=False)
 class Plan:
-    """Expected noise and features of a release, from public quantities only.
+    """Expected noise and features of a release, from public quantities only; the result of `plan`."""
 
-    Parameters
-    ----------
-    epsilon_generator, epsilon_weights : float
-        Nominal epsilon of each part after joint calibration.
-    events : tuple of Event
-        Uses of the private rows that the release will charge.
-    terms : str
-        Feature terms that the tilt is expected to keep.
-    n_features : int
-        Number of measured features.
-    noise_sd : float
-        Standard deviation of the noise in each coordinate of the features' mean.
-    noise_ratio : float
-        Noise divided by the synthetic standard deviation, over all features; less is better. Above 0.5, even the
-        smallest set of features is too noisy. A small table's release usually has a larger one, because its rows vary
-        less than uniform ones. It is not a fit's kappa, which is for one parameter.
-    epsilon, delta : float
-        Budget of both parts together.
-    stage_noise_sd : tuple of float, default ()
-        ``noise_sd`` of each stage, the last one included, if the tilt is measured in stages; otherwise empty.
-
-    Examples
-    --------
-    >>> import iwbayes as iw
-    >>> found = iw.plan(iw.Schema(iw.Binary("y"), iw.Binary("x")), 2000, epsilon=1.0, delta=1e-6)
-    >>> found.terms, found.n_features, found.advice
-    ('quadratic', 3, '')
-    """
-
+    #: Nominal epsilon of each part after joint calibration.
     epsilon_generator: float
     epsilon_weights: float
+    #: Uses of the private rows that the release will charge.
     events: tuple[Event, ...]
+    #: Feature terms that the tilt is expected to keep, and their number.
     terms: str
     n_features: int
+    #: Standard deviation of the noise in each coordinate of the features' mean.
     noise_sd: float
+    #: Noise divided by the synthetic standard deviation, over all features; less is better. Above 0.5, even the
+    #: smallest set of features is too noisy. A small table's release usually has a larger one, because its rows vary
+    #: less than uniform ones. It is not a fit's kappa, which is for one parameter.
     noise_ratio: float
+    #: Budget of both parts together.
     epsilon: float
     delta: float
+    #: `noise_sd` of each stage, the last one included, if the tilt is measured in stages; otherwise empty.
     stage_noise_sd: tuple[float, ...] = ()
 
     def __str__(self) -> str:
-        """Show the plan as text."""
         title, facts = self._facts()
         lines = [title, *(f"  {name}: {value}" for name, value in facts)]
         return wrapped("\n".join([*lines, f"  {self.advice}"] if self.advice else lines))
@@ -96,7 +70,6 @@ class Plan:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """Show the plan as a table in a notebook."""
         title, facts = self._facts()
         return html_table(title, ("", "value"), facts, notes=[self.advice] if self.advice else [])
 
@@ -136,8 +109,7 @@ def plan(
 ) -> Plan:
     """Predict the noise of `publish` without using any private row.
 
-    The synthetic rows, on which the release builds its features, do not exist yet, so it uses rows drawn uniformly
-    within the bounds of the schema. `plan_intervals` predicts the lengths of intervals.
+    It uses rows drawn uniformly within the bounds of the schema. `plan_intervals` predicts the lengths of intervals.
 
     Parameters
     ----------
@@ -149,10 +121,6 @@ def plan(
         As in `publish`.
     rows_per_user : int, default 1
         Largest number of rows per user, for adjacency "replace-user".
-
-    Returns
-    -------
-    Plan
 
     Raises
     ------
@@ -166,9 +134,9 @@ def plan(
 
     Examples
     --------
-    >>> import iwbayes as iw
-    >>> iw.plan(iw.Schema(iw.Real("x", 0, 1), iw.Binary("y")), 1000, epsilon=1.0, delta=1e-6).terms
-    'quadratic'
+    >>> found = iw.plan(iw.Schema(iw.Binary("y"), iw.Binary("x")), 2000, epsilon=1.0, delta=1e-6)
+    >>> found.terms, found.n_features, found.advice
+    ('quadratic', 3, '')
     """
     check_schema(schema)
     generator = BayesNet() if generator is None else generator
@@ -194,18 +162,8 @@ def plan(
     own, rest = events.parts(t)
     reference = uniform_table(schema, _PLAN_ROWS, random_seed=0)
     measured = tilt.planned(reference, facts, epsilon=rest, delta=own_delta(tilt, delta))
-    return Plan(
-        own,
-        rest,
-        events(t),
-        measured.terms,
-        measured.features.dim,
-        measured.noise_sd,
-        measured.noise_ratio,
-        epsilon,
-        delta,
-        measured.stage_noise_sd,
-    )
+    size, noise = (measured.terms, measured.features.dim), (measured.noise_sd, measured.noise_ratio)
+    return Plan(own, rest, events(t), *size, *noise, epsilon, delta, measured.stage_noise_sd)
 
 
 def uniform_table(schema: Schema, n: int, *, random_seed: int | np.random.Generator | None = None) -> SyntheticTable:

@@ -31,8 +31,7 @@ def progress(show: bool, text: str, total: int) -> Iterator[Callable[[], None]]:
 def stages(show: bool, text: str, lengths: Mapping[str, float]) -> Iterator[Callable[[str], None]]:
     """Show the stage, the elapsed time and the time left; call the result with the name of each stage when it starts.
 
-    ``lengths`` maps the names of the stages, in order, to their usual relative durations; the time left is only as
-    accurate as these. The bar shows ``text`` before the first stage.
+    ``lengths`` maps the names of the stages, in order, to their usual relative durations.
     """
     if not (show and sys.stderr.isatty()):
         yield lambda stage: None

@@ -23,37 +23,25 @@ class PublicFacts:
     Under "replace-user" up to ``rows_per_user`` rows change, appear or vanish. A sum of f over rows then moves by at
     most ``rows_per_user`` times the larger of |f(x) - f(x')| and |f(x)|. In this package the rows' values lie in sets
     around zero, for which the worst case of the former is at least as large.
-
-    Parameters
-    ----------
-    schema : Schema
-        Columns of the tables.
-    n_private, n_synthetic : int
-        Numbers of private and synthetic rows; with users, ``n_private`` is the released noisy number.
-    adjacency : {"replace-one", "zero-out", "replace-user"}
-        What neighbouring tables are.
-    rows_per_user : int, default 1
-        Largest number of rows that change between neighbours. It multiplies every sensitivity to one row.
-    n_users : int, optional
-        Number of users, under "replace-user".
     """
 
     schema: Schema
+    #: Number of private rows; with users, the released noisy number.
     n_private: int
     n_synthetic: int
     adjacency: str = "replace-one"
+    #: Largest number of rows that change between neighbours. It multiplies every sensitivity to one row.
     rows_per_user: int = 1
+    #: Number of users, under "replace-user".
     n_users: int | None = None
 
     @classmethod
     def of(
         cls, private: PrivateTable, synthetic: SyntheticTable | None, ledger: Ledger, *, n_synthetic: int = 0
     ) -> PublicFacts:
-        """Collect the facts of a fit under a ledger.
+        """Collect the facts of a fit under a ledger, or raise if tables and ledger do not fit together.
 
-        If a different ledger charged the bound on contributions, this ledger notes it. Raises TypeError for arguments
-        that are not tables and a ledger, and ValueError if the schemas differ, if table and ledger do not protect the
-        same unit (rows, or users with a bounded number of rows), or if delta is at least one over their number.
+        If a different ledger charged the bound on contributions, this ledger notes it.
         """
         kinds = {"private": PrivateTable, "synthetic": SyntheticTable, "ledger": Ledger}
         for (name, kind), value in zip(kinds.items(), (private, synthetic, ledger), strict=True):
@@ -132,18 +120,16 @@ class Generator(_Algorithm, Protocol):
 
 def is_weight_provider(algorithm: object) -> bool:
     """Tell whether an object is an instance with a weight provider's methods: its `fit` takes synthetic rows."""
-    return _has_methods(algorithm, WeightProvider, weighs=True)
+    return _has_methods(algorithm) and "synthetic" in signature(algorithm.fit).parameters  # type: ignore[attr-defined]
 
 
 def is_generator(algorithm: object) -> bool:
     """Tell whether an object is an instance with a generator's methods: its `fit` takes no synthetic rows."""
-    return _has_methods(algorithm, Generator, weighs=False)
+    return _has_methods(algorithm) and not is_weight_provider(algorithm)
 
 
-def _has_methods(algorithm: object, protocol: type, *, weighs: bool) -> bool:
-    if not isinstance(algorithm, protocol) or isinstance(algorithm, type):
-        return False
-    return ("synthetic" in signature(algorithm.fit).parameters) is weighs  # type: ignore[attr-defined]
+def _has_methods(algorithm: object) -> bool:
+    return isinstance(algorithm, Generator) and not isinstance(algorithm, type)  # both protocols have the same names
 
 
 def needs_generator(weights: object) -> bool:

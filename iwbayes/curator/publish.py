@@ -38,8 +38,7 @@ _STAGES = {
     "sampling synthetic rows": 1,
     "weighting synthetic rows": 5,
 }
-#: Default part of epsilon for bounding the rows per user.
-BOUND_SHARE = 0.1
+BOUND_SHARE = 0.1  # of epsilon, by default, for bounding the rows per user
 
 
 def publish(
@@ -60,7 +59,7 @@ def publish(
     random_seed: int | np.random.Generator | None = None,
     progressbar: bool = True,
 ) -> Release:
-    """Publish a synthetic table with private weights under one privacy budget.
+    """Publish a synthetic table with private weights under one privacy budget, as a `Release`.
 
     Generator and weights share the budget: their nominal epsilons are proportional to ``share`` and ``1 - share``, and
     as large as the joint privacy loss distribution allows within (epsilon, delta).
@@ -68,19 +67,17 @@ def publish(
     Parameters
     ----------
     private : PrivateTable
-        The private rows. If users own several rows, call `bound_contributions` first and pass its ledger, or use
-        `publish_users`.
+        The private rows; if users own several, after `bound_contributions`, with its ledger (see `publish_users`).
     epsilon, delta : float
         Privacy budget of this release.
     n_synthetic : int, optional
-        Number of synthetic rows. The default is five per private row; there is none for rows in a Dask frame. More rows
-        make no posterior narrower than that from the private rows: weights sum to the number of private rows.
+        Number of synthetic rows. The default is five per private row; there is none for rows in a Dask frame. Weights
+        sum to the number of private rows in any case.
     generator : Generator or SyntheticTable, optional
         Generator of the synthetic rows, by default `BayesNet()`; one that benefits from delta uses all of it. A table
         made elsewhere is published as a whole, and its declared cost is part of the budget.
     weights : WeightProvider, optional
         Weight estimator, by default `TiltWeights()`, or `StagedTilt` if models are named; both use all of delta.
-        ``DiscriminatorWeights()`` uses the discriminator of the generator and costs nothing in addition.
     for_models : sequence of str or ScoreModel, default ()
         Models that analysts will fit: regression formulas such as ``["y ~ a + b"]``, or models from `iwbayes.model`.
         The weights then measure the mean scores of these models in stages, and nothing else (`StagedTilt`); with
@@ -92,8 +89,7 @@ def publish(
     adjacency : {"replace-one", "zero-out"}, default "replace-one"
         Adjacency of the new ledger. A ledger that you pass keeps its adjacency.
     ledger : Ledger, optional
-        Ledger to charge. The release must fit in its remaining budget, and the privacy statement covers all its
-        charges. It is locked until the release is finished, and other releases wait.
+        Ledger to charge, locked until the release is finished. The statement covers all its charges.
     noise : NoiseSource, optional
         Noise source of a new ledger, by default `SystemNoise()`.
     allow_large_delta : bool, default False
@@ -103,11 +99,6 @@ def publish(
         Seed for sampling the synthetic rows. It never affects the privacy noise.
     progressbar : bool, default True
         Show progress if the error stream is a terminal.
-
-    Returns
-    -------
-    Release
-        Synthetic rows, weights and privacy statement.
 
     Raises
     ------
@@ -123,7 +114,6 @@ def publish(
 
     Examples
     --------
-    >>> import iwbayes as iw
     >>> people = iw.datasets.simulate_table("bernoulli", 2000, random_seed=1)
     >>> private = iw.PrivateTable(people.frame, people.schema)
     >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, for_models=["y ~ x + z"], progressbar=False)
@@ -153,9 +143,10 @@ def publish(
     sampler = np.random.default_rng(random_seed)
     if ledger is None:
         ledger = Ledger(epsilon, delta, adjacency, noise=noise, allow_large_delta=allow_large_delta)
-    facts = PublicFacts.of(private, None, ledger, n_synthetic=n)
-    if isinstance(generator, GivenTable) and isinstance(weights, StagedTilt):
-        weights.check_rows(generator.table, facts.n_private)
+    given = generator.table if isinstance(generator, GivenTable) else None
+    facts = PublicFacts.of(private, given, ledger, n_synthetic=n)
+    if given is not None and isinstance(weights, StagedTilt):
+        weights.check_rows(given, facts.n_private)
     events = JointEvents(facts, generator, weights, share, epsilon, delta)
     words = {"generator": in_words(generator), "weights": in_words(weights)}
     with stages(progressbar, "publishing", _STAGES) as step:
@@ -165,7 +156,7 @@ def publish(
             t = largest_scale(events, epsilon, delta, cost=partial(ledger.price_of_release, delta=delta))
             own, rest = events.parts(t)
             # before the charge: where warnings are errors, the release ends here and nothing is spent
-            if not isinstance(generator, GivenTable) and (said := noise_warning(weights, facts, rest, delta)):
+            if given is None and (said := noise_warning(weights, facts, rest, delta)):
                 warnings.warn(said, CalibrationWarning, stacklevel=2)
             account = ledger.charge_release(*events(t), delta=delta)
             pipeline = Pipeline(generator, weights, own, rest, delta, n)
@@ -185,10 +176,6 @@ def _number_of_rows(private: PrivateTable, generator: Generator | GivenTable, n_
         n = ROWS_PER_PRIVATE_ROW * private.n_private if n_synthetic is None else n_synthetic
         return checks.whole("n_synthetic", n)
     rows = len(generator.table)
-    if generator.table.schema != private.schema:
-        raise ValueError(
-            "private and synthetic rows must share one schema. Build the synthetic table with the private schema."
-        )
     if n_synthetic not in (None, rows):
         raise ValueError(
             f"all {rows} rows of the given table are published; got n_synthetic={n_synthetic!r}. Leave it out."
@@ -233,10 +220,10 @@ def publish_users(
     random_seed: int | np.random.Generator | None = None,
     progressbar: bool = True,
 ) -> Release:
-    """Publish a table in which users own several rows, with user-level privacy.
+    """Publish a table in which users own several rows, with user-level privacy: `bound_contributions`, then `publish`.
 
-    `bound_contributions` keeps at most tau rows of each user, with tau chosen privately from a public grid, and
-    `publish` makes the release. Both steps must fit in the budget before either is charged.
+    Both steps must fit in the budget before either is charged. No interval in this package accounts for similar rows of
+    one person, so every fit says "not calibrated", and its intervals describe the rows, not the people.
 
     Parameters
     ----------
@@ -245,18 +232,13 @@ def publish_users(
     epsilon, delta : float
         Privacy budget of both steps together.
     grid : sequence of int, default (1, 2, 4, 8)
-        Candidates for tau in increasing order. Choose them without looking at the rows.
+        Candidates for the number of rows per user, in increasing order. Choose them without looking at the rows.
     bound_share : float
-        Share of epsilon for choosing tau and counting the rows, in (0, 1).
+        Share of epsilon for choosing this number and counting the rows, in (0, 1).
     n_synthetic, generator, weights, for_models, response, share, allow_large_delta, random_seed, progressbar
         As in `publish`.
     ledger : Ledger, optional
         Ledger with adjacency "replace-user". The default is a new ledger with this budget.
-
-    Returns
-    -------
-    Release
-        Synthetic rows, weights and privacy statement.
 
     Raises
     ------
@@ -265,15 +247,9 @@ def publish_users(
     TypeError, ValueError
         If an argument is invalid; see `bound_contributions` and `publish`.
 
-    Notes
-    -----
-    No interval in this package accounts for similar rows of one person, so every fit of these releases says "not
-    calibrated", and its intervals describe the rows, not the people.
-
     Examples
     --------
     >>> import pandas as pd
-    >>> import iwbayes as iw
     >>> visits = pd.DataFrame({"person": range(60), "cost": [float(i % 9) for i in range(60)]})
     >>> private = iw.PrivateTable(visits, iw.Schema(iw.Real("cost", 0, 10)), user="person")
     >>> release = iw.publish_users(private, epsilon=1, delta=1e-6, grid=[1], n_synthetic=50, progressbar=False)

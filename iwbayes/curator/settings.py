@@ -36,10 +36,8 @@ _HOMES = {
 }
 #: Published methods that an algorithm runs if its settings name them, and their classes.
 _METHODS = {("Mixture", "variational"): ("iwbayes.paper.variational", "PrivateVariational")}
-#: Key of the name of an algorithm.
-NAME = "algorithm"
-#: Setting that contains models; the analyst's side creates them.
-MODELS = "models"
+NAME = "algorithm"  # key of the name of an algorithm
+MODELS = "models"  # setting that contains models; the analyst's side creates them
 #: Settings that a release does not contain: they do not change the use of the rows, and a release has no seed.
 _LEFT_OUT = ("random_seed", "progressbar", "device")
 
@@ -47,8 +45,7 @@ _LEFT_OUT = ("random_seed", "progressbar", "device")
 def to_data(algorithm: object) -> dict[str, Any] | None:
     """Return name and settings of a generator or a weight provider as plain JSON values.
 
-    Return None for an algorithm of another package, or a setting that is not a plain value: given weights, a network, a
-    function. Raise TypeError if the data of a model are not plain values.
+    None for an algorithm of another package, or a setting that is not plain: given weights, a network, a function.
     """
     name = type(algorithm).__name__
     if name not in _HOMES or type(algorithm) is not _class(name) or not is_dataclass(algorithm):
@@ -69,11 +66,8 @@ def to_data(algorithm: object) -> dict[str, Any] | None:
 
 
 def in_words(algorithm: object) -> str:
-    """Return name and settings of a generator or a weight provider as text, or the name if they are not plain values.
-
-    No `repr` of an object is in it: that of a function or a table may contain private cells.
-    """
-    data = to_data(algorithm)
+    """Return name and settings of a generator or a weight provider as text; the name if they are not plain values."""
+    data = to_data(algorithm)  # never the repr of an object: that of a function or a table may contain private cells
     return type(algorithm).__name__ if data is None else _words(data)
 
 
@@ -88,10 +82,7 @@ def _words(value: Any) -> str:
 
 
 def from_data(data: Any, make_model: Callable[..., ScoreModel] | None = None) -> Any:
-    """Return the algorithm that `to_data` wrote; `make_model` creates a model from the data of its `to_data`.
-
-    Raise ValueError if the data name an unknown algorithm or setting; the algorithm checks the values.
-    """
+    """Return the algorithm that `to_data` wrote; `make_model` creates a model. The algorithm checks the values."""
     name = data.get(NAME) if isinstance(data, dict) else None
     if not isinstance(name, str) or name not in _HOMES:
         raise ValueError(
@@ -107,19 +98,17 @@ def from_data(data: Any, make_model: Callable[..., ScoreModel] | None = None) ->
         if key not in known:
             raise ValueError(f"{name} has no setting {str(key)[:40]!r}. Upgrade iwbayes if the release is newer.")
         if key == MODELS:
-            settings[key] = _models(value, make_model)
+            if make_model is None or not isinstance(value, list):
+                raise ValueError(
+                    "the models of the release cannot be created here. Load the release with iwbayes.load()."
+                )
+            settings[key] = tuple(make_model(**one) for one in value)
             continue
         inner = from_data(value, make_model) if isinstance(value, dict) else value
         settings[key] = tuple(inner) if isinstance(inner, list) else inner
     if "progressbar" in {field.name for field in fields(kind)}:
         settings["progressbar"] = False
     return kind(**settings)
-
-
-def _models(data: Any, make_model: Callable[..., ScoreModel] | None) -> tuple[ScoreModel, ...]:
-    if make_model is None or not isinstance(data, list):
-        raise ValueError("the models of the release cannot be created here. Load the release with iwbayes.load().")
-    return tuple(make_model(**one) for one in data)
 
 
 def seeded(part: Any, seed: int) -> Any:

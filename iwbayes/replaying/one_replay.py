@@ -68,9 +68,9 @@ def replay(content: bytes, index: int, random_seed: int, models: bytes = b"") ->
     rng = np.random.default_rng([random_seed, index])
     ledger = Ledger(math.inf, 0.0, release.statement.adjacency, noise=SeededNoise(int(rng.integers(2**31))))
     with one_blas_thread():
-        made = seeded(pipeline, int(rng.integers(2**31))).run(drawn_rows(release, rng), ledger, rng)
+        rows, weights = seeded(pipeline, int(rng.integers(2**31))).run(drawn_rows(release, rng), ledger, rng)
     recipe = {"rehearsal": index}
-    found = Release(made.synthetic, made.weights, ledger.statement(), n_private=release.n_private, recipe=recipe)
+    found = Release(rows, weights, ledger.statement(), n_private=release.n_private, recipe=recipe)
     if not math.isnan(error := misfit_of_rows(found)):
         found = replace(found, recipe=recipe | {"misfit": error})
     return found.to_bytes()

@@ -50,9 +50,9 @@ def test_a_replay_repeats_what_publish_did():
     """The kept settings, run on the private rows with the noise and the seed of the release, give the release."""
     pipeline = Pipeline.from_data(RELEASE.recipe["settings"], RELEASE.synthetic)
     ledger = iw.Ledger(math.inf, 0.0, noise=iw.SeededNoise(1))
-    made = pipeline.run(PRIVATE, ledger, np.random.default_rng(1))
-    assert made.synthetic.fingerprint() == RELEASE.synthetic.fingerprint()
-    assert made.weights.fingerprint() == RELEASE.weights.fingerprint()
+    synthetic, weights = pipeline.run(PRIVATE, ledger, np.random.default_rng(1))
+    assert synthetic.fingerprint() == RELEASE.synthetic.fingerprint()
+    assert weights.fingerprint() == RELEASE.weights.fingerprint()
 
 
 def test_rehearsals_are_made_in_the_release_s_own_way(rehearsals):

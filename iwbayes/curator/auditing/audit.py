@@ -2,24 +2,13 @@
 
 For curators and reviewers. `audit` runs an algorithm many times on two tables that differ in one row, and looks for an
 event that is more probable on one of them than the claimed (epsilon, delta) allows. Such an event refutes the claim, up
-to a stated probability of error. If the audit finds none, this proves nothing: other tables, or a better statistic, may
-find one.
-
-The tables are simulated, never private, because the result depends on the rows without any noise. Put the differing row
-at opposite extremes of the schema, as `opposite_corners` does. That is not always the worst pair: a row hardly changes
-a logistic regression that explains it well. Then choose synthetic rows that make the differing row surprising, and no
-other rows that oppose its effect. Few rows and columns make runs fast; a larger epsilon needs fewer runs.
+to a stated probability of error. If there is none, this proves nothing: other tables, or a better statistic, may find
+one. The tables are simulated, never private, because the result depends on the rows without any noise.
 
 If the charged event promises privacy for the noisy values themselves (Gaussian, Laplace, cube and spherical noise,
 selections, gradient steps), the audit observes them. It also observes the result, unless that followed from the noisy
-values alone in 61 runs that were given another table's outcomes. To find a rarer leak around the noise, use
-``observe=``. If the noise is a secret of the algorithm (objective perturbation), it observes the result only. If a fit
-requests noise once, only this request is repeated, which is much faster. Set a fixed ``random_seed`` in an algorithm
-that draws public randomness; otherwise its result is not a function of the noisy values.
-
-References
-----------
-Jagielski, Ullman & Oprea (NeurIPS 2020); Nasr et al. (USENIX Security 2023); Dong, Roth & Su (JRSS-B 2022) for mu.
+values alone in 61 runs that were given another table's outcomes. If the noise is a secret of the algorithm (objective
+perturbation), it observes the result only. If a fit requests noise once, only this request is repeated.
 """
 
 from __future__ import annotations
@@ -45,62 +34,33 @@ from iwbayes.utils import checks
 from iwbayes.utils.display import wrapped
 from iwbayes.utils.optional import import_optional
 
-#: Smallest number of runs for which a bound above 0 is possible.
-LEAST_RUNS = 100
+LEAST_RUNS = 100  # below it no bound is above 0
 
 
 @dataclass(frozen=True)
 class AuditResult:
-    """Result of `audit`: lower bounds of the privacy loss, and the claim to compare them with.
+    """Result of `audit`: lower bounds of the privacy loss, and the claim to compare them with."""
 
-    Parameters
-    ----------
-    algorithm : str
-        The audited algorithm, with its settings.
-    epsilon : float
-        Lower bound of the true epsilon at ``nominal_delta``.
-    mu : float
-        Lower bound of the true mu of Gaussian differential privacy: the outputs' distance in standard deviations.
-    confidence : float
-        Probability, at least, with which both bounds hold together; between 0 and 1.
-    n_runs : int
-        Number of runs on each of the two tables.
-    nominal_epsilon, nominal_delta : float
-        The guarantee that the algorithm claims.
-    nominal_mu : float or None
-        The mu of one Gaussian mechanism with that guarantee; None if not all charged noise is Gaussian.
-    charged_epsilon : float
-        Epsilon that a ledger charges for a run at ``nominal_delta``; may be above ``nominal_epsilon``.
-    charged_mu : float or None
-        The mu of all charged noise together; None if not all of it is Gaussian.
-    events : tuple of Event
-        The charged events of one run.
-    adjacency : {"replace-one", "zero-out"}
-        Adjacency of the claim.
-    observed, statistic : str
-        The output that the audit observed, and the statistic whose event gave ``epsilon``.
-
-    Examples
-    --------
-    >>> import iwbayes as iw
-    >>> tables = iw.validation.opposite_corners(iw.Schema(iw.Binary("y")), 10)
-    >>> found = iw.validation.audit(iw.BayesNet(), *tables, epsilon=1.0, n_runs=2000, random_seed=1)
-    >>> found.passed, found.charge_holds, 0 < found.epsilon < found.nominal_epsilon
-    (True, True, True)
-    """
-
+    #: The audited algorithm, with its settings.
     algorithm: str
+    #: Lower bounds of the true epsilon at ``nominal_delta``, and of the true mu of Gaussian differential privacy: the
+    #: outputs' distance in standard deviations. Both hold together with probability ``confidence``, at least.
     epsilon: float
     mu: float
     confidence: float
+    #: Number of runs on each of the two tables.
     n_runs: int
+    #: The guarantee that the algorithm claims, and the mu of one Gaussian mechanism with that guarantee.
     nominal_epsilon: float
     nominal_delta: float
     nominal_mu: float | None
+    #: Epsilon, at ``nominal_delta``, and mu that a ledger charges for a run. Both mus are None if not all charged noise
+    #: is Gaussian.
     charged_epsilon: float
     charged_mu: float | None
     events: tuple[Event, ...]
     adjacency: str
+    #: The output that the audit observed, and the statistic whose event gave ``epsilon``.
     observed: str
     statistic: str
 
@@ -115,7 +75,6 @@ class AuditResult:
         return self.epsilon <= self.charged_epsilon and (self.charged_mu is None or self.mu <= self.charged_mu)
 
     def __str__(self) -> str:
-        """Show the bounds, the claim and the verdict."""
         n_events = sum(event.count for event in self.events)
         of_mu = "" if self.nominal_mu is None else f" (claimed: {self.nominal_mu:.4g})"
         verdict = (
@@ -153,49 +112,46 @@ def audit(
 ) -> AuditResult:
     """Bound the true epsilon and mu of an algorithm from below, on two neighbouring simulated tables.
 
+    A refuted claim is false, up to the stated probability of error; a claim that passes is not proven. See Jagielski,
+    Ullman & Oprea (NeurIPS 2020), Nasr et al. (USENIX Security 2023), and for mu Dong, Roth & Su (JRSS-B 2022).
+
     Parameters
     ----------
     algorithm : Generator or WeightProvider
-        The algorithm with its settings. Each run calls `fit` on a new ledger without a limit.
+        The algorithm, with a fixed ``random_seed`` if it draws public randomness. Each run calls `fit` on a new ledger
+        without a limit.
     first, second : SyntheticTable
         Simulated rows that replace the private ones: the same schema, the same number of rows, and exactly one row
-        that differs, at the same index.
+        that differs, at the same index; see `opposite_corners`. Few rows and columns make runs fast.
     epsilon, delta : float
         The claimed guarantee, passed to ``fit``; epsilon above 0, delta in [0, 1).
     synthetic : SyntheticTable, optional
         The rows to weight. A weight provider needs them; a generator takes none.
     adjacency : {"replace-one", "zero-out"}
-        Adjacency of the ledger. Under "zero-out" the two tables are two steps apart, through the table in which the
-        differing row is null, and the bounds account for this.
+        Adjacency of the ledger. Under "zero-out" the two tables are two steps apart, by the table in which the
+        differing row is null; the bounds account for it.
     n_runs : int, default 20_000
         Runs on each table, at least 100; the bound cannot exceed about log(n_runs/20). A few thousand are enough if the
         whole algorithm has to run each time.
     confidence : float, default 0.999
         Probability, at least, that both bounds are below the true values.
     noise : callable, default SeededNoise
-        Function from a seed to a noise source. Pass another one to audit it.
+        Function from a seed to a noise source. Pass another one to audit it, such as one that draws too little noise.
     observe : callable, optional
         Function from the result of ``fit`` to released numbers (observing a secret refutes nothing). The audit then
-        observes these only, and the whole algorithm runs each time.
+        observes these only, and the whole algorithm runs each time: it finds a rarer leak around the noise.
     random_seed : int, optional
-        Seed of the noise. The same seed gives the same result.
-
-    Returns
-    -------
-    AuditResult
-        The bounds, and the claim to compare them with.
+        Seed of the noise.
 
     Raises
     ------
     TypeError, ValueError
-        If a table is private, because the result depends on its rows without noise; if the tables are not neighbours;
-        or if a setting is not valid.
+        If a table is private, the tables are not neighbours, or a setting is not valid.
     ModuleNotFoundError
         If scikit-learn is not installed; the message names the extra.
 
     Examples
     --------
-    >>> import iwbayes as iw
     >>> first, second = opposite_corners(iw.Schema(iw.Binary("y")), 10)
     >>> print(audit(iw.BayesNet(), first, second, epsilon=1.0, random_seed=1))
     Audit of BayesNet(max_parents=2, max_bins=128, theta=2.0, bins_share=0.25, structure_share=0.1)
@@ -205,13 +161,6 @@ def audit(
       Passed: the audit does not refute the claim. This does not prove the claim: other
       tables or a better statistic may refute it.
 
-    An audit detects a source that draws too little noise:
-
-    >>> class Halved(iw.SeededNoise):
-    ...     def laplace(self, values, scale):
-    ...         return super().laplace(values, scale / 2)
-    >>> audit(iw.BayesNet(), first, second, epsilon=1.0, noise=Halved, random_seed=1).passed
-    False
     """
     import_optional("sklearn", "audits need")  # before hours of runs
     epsilon, delta = check_budget(epsilon, delta)
@@ -250,25 +199,15 @@ def audit(
 
 
 def opposite_corners(schema: Schema, n: int) -> tuple[SyntheticTable, SyntheticTable]:
-    """Make two neighbouring tables for an audit, with one row at opposite corners of the schema.
+    """Make two neighbouring tables of n rows for an audit, with one row at opposite corners of the schema.
 
     Every row of the first table is at the lower bounds and first levels; the first row of the second table is at the
-    upper bounds and last levels. This is the largest change of a sum of linear features, but not always the worst pair.
-
-    Parameters
-    ----------
-    schema : Schema
-        Columns of both tables.
-    n : int
-        Number of rows of each table, at least 1.
-
-    Returns
-    -------
-    first, second : SyntheticTable
+    upper bounds and last levels. This is the largest change of a sum of linear features, but not always the worst pair:
+    a row hardly changes a logistic regression that explains it well. Then choose synthetic rows that make the differing
+    row surprising, and no other rows that oppose its effect.
 
     Examples
     --------
-    >>> import iwbayes as iw
     >>> first, second = opposite_corners(iw.Schema(iw.Real("age", 18, 90), iw.Binary("income")), 3)
     >>> first.frame["age"].tolist(), second.frame["age"].tolist()
     ([18.0, 18.0, 18.0], [90.0, 18.0, 18.0])

@@ -24,8 +24,7 @@ Statistic = Callable[[Array], Array]
 
 #: Number of thresholds to try for a statistic, from the tails to the middle; and the runs in the smallest tail.
 _N_THRESHOLDS, _LEAST_TAIL = 200, 20
-#: Largest number of columns for which a tree is fitted; a tree searches every column, and is slow for more.
-_TREE_WIDTH = 100
+_TREE_WIDTH = 100  # columns at most for which a tree is fitted; a tree searches every column, and is slow for more
 
 
 class LowerBounds(NamedTuple):
@@ -37,10 +36,7 @@ class LowerBounds(NamedTuple):
 
 
 class _Attack(NamedTuple):
-    """An event {sign * statistic > threshold}, and the bound that it gave on the runs that chose it.
-
-    ``swapped`` is True if the event is more probable on the second sample.
-    """
+    """An event {sign * statistic > threshold}, more probable on the second sample if ``swapped``, and its bound."""
 
     bound: float
     name: str

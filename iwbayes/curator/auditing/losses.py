@@ -30,10 +30,8 @@ _NORMS: dict[str, Callable[[Array], float]] = {
 }
 #: Mechanisms whose loss follows exactly from their draws.
 EXACT = (*_NORMS, "exponential", "above-threshold")
-#: Sums over a threshold's noise extend this many noise scales beyond the values; the rest is below rounding.
-_TAIL = 60
-#: Epsilon of an event whose Gaussian noise is so large that delta alone covers the loss; an event needs one above 0.
-_LEAST_EPSILON = 1e-12
+_TAIL = 60  # noise scales beyond the values that sums over a threshold's noise cover; the rest is below rounding
+_LEAST_EPSILON = 1e-12  # epsilon, above 0, of an event whose Gaussian noise is so large that delta alone covers it
 
 
 @dataclass(frozen=True)

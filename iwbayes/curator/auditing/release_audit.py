@@ -1,16 +1,12 @@
 """Audit a whole release: compute its exact privacy loss between two simulated tables, by replaying its noise.
 
-For curators and reviewers. A release consists of several uses of the private rows, each chosen after the ones before
-it. Two runs are enough to audit it: the first is recorded, and the second works on the other table and receives the
-recorded outcomes instead of noise. Everything public (network, features, synthetic rows, events) is then the same in
-both. Only the values to which noise is added differ, and `losses.py` computes the exact loss of each use from them. The
-ledger's rules compute the cost of the losses, which is compared with the statement.
+Two runs are enough: the first is recorded, and the second works on the other table and receives the recorded outcomes
+instead of noise. Everything public (network, features, synthetic rows, events) is then the same in both. Only the
+values to which noise is added differ, and `losses.py` computes the exact loss of each use from them. The ledger's rules
+compute the cost of the losses, which is compared with the statement.
 
 Both releases must be the same, byte by byte: a part that differs has escaped the noise. The second run must also
 request the same noise, in the same order, at the same scales, because a scale that depends on the rows reveals them.
-
-This audit trusts the noise source: use `audit` to check that it draws noise of the requested scale. A loss above the
-charge is a defect, whatever the outcomes were; a loss within it only means that these tables show no defect.
 """
 
 from __future__ import annotations
@@ -37,42 +33,22 @@ from iwbayes.release import Release
 from iwbayes.release.statement import ROW_ADJACENCIES, Adjacency, Event, PrivacyStatement, count_uses
 from iwbayes.tables import PrivateTable, SyntheticTable
 
-#: Relative amount by which losses may exceed charges, because of rounding.
-ROUNDING = 1e-9
-
+ROUNDING = 1e-9  # relative amount by which losses may exceed charges, because of rounding
 
 Publisher = Callable[[PrivateTable, Ledger], "Release | Sequence[Release]"]
 
 
 @dataclass(frozen=True)
 class ReleaseAudit:
-    """Result of `audit_release`: the privacy loss of a release between two tables, and the statement that limits it.
+    """Result of `audit_release`: the privacy loss of a release between two tables, and the statement that limits it."""
 
-    Parameters
-    ----------
-    epsilon : float
-        Privacy loss between the two tables, at the statement's delta; infinite if ``departures`` is not empty.
-    statement : PrivacyStatement
-        Statement of the release: the guarantee that it claims.
-    losses : tuple of Loss
-        Loss and charge of each use of the private rows: mu for Gaussian noise, else epsilon.
-    departures : tuple of str, default ()
-        Parts of the second run that differ from the first, although all outcomes of the noise are the same.
-
-    Examples
-    --------
-    >>> import iwbayes as iw
-    >>> tables = iw.validation.opposite_corners(iw.Schema(iw.Binary("y"), iw.Binary("z")), 50)
-    >>> found = iw.validation.audit_release(*tables, epsilon=1.0, delta=1e-6, n_synthetic=100, random_seed=1)
-    >>> found.passed, found.epsilon <= found.statement.epsilon, found.departures
-    (True, True, ())
-    >>> [loss.event.label for loss in found.losses]
-    ['BayesNet structure', 'BayesNet tables', 'TiltWeights']
-    """
-
+    #: Privacy loss between the two tables, at the statement's delta; infinite if ``departures`` is not empty.
     epsilon: float
+    #: The guarantee that the release claims.
     statement: PrivacyStatement
+    #: Loss and charge of each use of the private rows: mu for Gaussian noise, else epsilon.
     losses: tuple[Loss, ...]
+    #: Parts of the second run that differ from the first, although all outcomes of the noise are the same.
     departures: tuple[str, ...] = ()
 
     @property
@@ -88,7 +64,6 @@ class ReleaseAudit:
         return within and self.ratio <= 1 + ROUNDING and not self.departures
 
     def __str__(self) -> str:
-        """Show the losses, the statement and the verdict."""
         stated = self.statement
         rows = defaultdict(list)
         for loss in self.losses:
@@ -129,6 +104,11 @@ def audit_release(
 ) -> ReleaseAudit:
     """Compute the exact privacy loss of a whole release between two neighbouring simulated tables.
 
+    It trusts the noise source; `audit` checks that it draws noise of the requested scale. A loss above the charge is a
+    defect, whatever the outcomes were; a loss within it only means that these tables show no defect. Selections, and
+    all losses in units of epsilon, count with their worst loss over the outcomes. Rows that both tables share have one
+    secret order in `bound_contributions`: an average over orders loses no more than the worst one.
+
     Parameters
     ----------
     first, second : SyntheticTable
@@ -146,34 +126,20 @@ def audit_release(
         The release to audit: a function from a private table and its ledger to a `Release`, or to several. By default
         `publish` with the given settings. Needed with ``users``, because `bound_contributions` comes first.
     noise : callable, default SeededNoise
-        Function from a seed to the noise source of the first run, which the audit trusts.
+        Function from a seed to the noise source of the first run.
     random_seed : int, optional
         Seed of the noise and of `publish`.
     **settings
         Settings of `publish`: ``n_synthetic``, ``generator``, ``weights``, ``share``.
 
-    Returns
-    -------
-    ReleaseAudit
-        The loss of each use and of all together, and the statement to compare them with.
-
     Raises
     ------
-    TypeError
-        If a table is private, because the result depends on its rows without noise.
-    ValueError
-        If the tables are not neighbours; if the release draws public randomness without a seed; or if it adds noise to
-        gradient steps or to an objective, whose loss a replay does not show: use `audit` for those.
-
-    Notes
-    -----
-    `bound_contributions` keeps rows by a secret order, which the audit makes the same for rows that both tables share:
-    an average over secret randomness loses no more than the worst case. Selections, and all losses in units of epsilon,
-    count with their worst loss over the outcomes.
+    TypeError, ValueError
+        If a table is private; if the tables are not neighbours; if the release draws public randomness without a seed;
+        or if it adds noise to gradient steps or to an objective, whose loss a replay does not show: use `audit` then.
 
     Examples
     --------
-    >>> import iwbayes as iw
     >>> first, second = iw.validation.opposite_corners(iw.Schema(iw.Binary("y"), iw.Binary("z")), 50)
     >>> print(audit_release(first, second, epsilon=1.0, delta=1e-6, n_synthetic=100, random_seed=1))
     Audit of a release by replay
@@ -209,12 +175,13 @@ def audit_release(
                 f"{event.label}: a replay does not show the loss of the mechanism {event.mechanism!r}. Use audit() for "
                 f"this algorithm."
             )
-    if run.compare(one, _private(first, owners and owners[0], first), seed)[1]:
+    if run.replay(one, _private(first, owners and owners[0], first), seed)[1]:
         raise ValueError(
             "the same rows and the same outcomes of the noise gave two different releases, because the release draws "
             "public randomness without a seed. Pass random_seed= to publish, generator and weights."
         )
-    found, departures = run.compare(one, _private(second, owners and owners[1], first), seed)
+    two, departures = run.replay(one, _private(second, owners and owners[1], first), seed)
+    found = [] if two is None else _all_losses(one, two)
     lost = math.inf if departures else price_of_losses(one.ledger, found)
     return ReleaseAudit(lost, one.ledger.statement(), tuple(found), departures)
 
@@ -294,7 +261,7 @@ def _check_pair(first: SyntheticTable, second: SyntheticTable, adjacency: str, o
 
 @dataclass(frozen=True)
 class Played:
-    """One run: its releases, warnings, draws and ledger."""
+    """One run."""
 
     releases: tuple[Release, ...]
     warned: tuple[str, ...]
@@ -330,11 +297,6 @@ class ReleaseRun:
                 f"publish."
             )
         return Played(tuple(releases), tuple(str(warning.message) for warning in caught), recorder, ledger)
-
-    def compare(self, one: Played, private: PrivateTable, seed: int) -> tuple[list[Loss], tuple[str, ...]]:
-        """Replay a run on another table; return the loss of each use, and the other differences."""
-        two, differing = self.replay(one, private, seed)
-        return [] if two is None else _all_losses(one, two), differing
 
     def replay(self, one: Played, private: PrivateTable, seed: int) -> tuple[Played | None, tuple[str, ...]]:
         """Replay a run on another table; return it, or None if it requests other noise, and all that differs."""

@@ -24,8 +24,7 @@ from iwbayes.utils.arrays import Array
 
 #: Kinds of noise that is independent over coordinates, so that one long draw replaces many runs.
 COORDINATEWISE = {"gaussian", "laplace", "floating_gaussian"}
-#: Runs on each table that are replayed on the other, to check that results depend on noisy values only.
-REPLAYS = 30
+REPLAYS = 30  # runs on each table that are replayed on the other: do results depend on noisy values only?
 #: Numbers in a long draw, and the largest number of values to keep from the runs on one table.
 _CHUNK, _MOST_NUMBERS = 2**21, 2 * 10**7
 _SAMPLE_ROWS = 200
@@ -74,11 +73,10 @@ class Samples(NamedTuple):
 def rerun(
     subject: Subject, first: PrivateTable, second: PrivateTable, n_runs: int, seeds: np.random.SeedSequence
 ) -> Samples:
-    """Run on both tables and collect the released numbers.
+    """Run on both tables and collect the released numbers; only the first run shows its warnings.
 
-    The first run shows its warnings; the others are silent. Runs on both tables are replayed on the other table with
-    the same outcomes of the noise. If no result ever changes, it is assumed to be a function of the outcomes, and only
-    these are observed; otherwise the result is observed too.
+    Runs on both tables are replayed on the other table with the same outcomes of the noise. If no result ever changes,
+    only the outcomes are observed, because it is assumed to be a function of them; otherwise the result too.
     """
     start = _seeds(seeds, 4 + 2 * REPLAYS)
     one = subject.run(first, start[0])
@@ -165,12 +163,10 @@ def _repeat(source: NoiseSource, draw: Draw, n_runs: int) -> Array:
     if draw.method not in COORDINATEWISE:
         drawn = np.array([method(draw.values, draw.scale) for _ in range(n_runs)])
         return np.eye(width)[drawn] if draw.method == "noisy_max" else drawn.astype(np.float64)
-    parts, left, most = [], n_runs, max(1, _CHUNK // width)
-    while left:
-        size = min(left, most)
-        parts.append(np.reshape(method(np.tile(draw.values, size), draw.scale), (size, width)).astype(np.float64))
-        left -= size
-    return np.concatenate(parts)
+    most = max(1, _CHUNK // width)
+    sizes = [min(most, n_runs - done) for done in range(0, n_runs, most)]
+    chunks = [np.asarray(method(np.tile(draw.values, size), draw.scale), dtype=np.float64) for size in sizes]
+    return np.concatenate(chunks).reshape(n_runs, width)
 
 
 def _repeat_fit(

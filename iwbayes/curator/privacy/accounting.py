@@ -23,29 +23,17 @@ from iwbayes.release.statement import Event
 from iwbayes.utils.arrays import Array
 
 #: dp-accounting's names. A null row is REPLACE_SPECIAL; a replaced one moves a clipped sum by twice the clip norm.
-_RELATIONS = {
-    "replace-one": "REPLACE_ONE",
-    "zero-out": "REPLACE_SPECIAL",
-    "replace-user": "REPLACE_ONE",  # users are sampled and clipped like rows
-}
-#: Discretisation of the privacy loss, as a share of the budget's epsilon.
-INTERVAL_SHARE = 1e-4
-#: A search for noise starts with a discretisation that is this many times coarser.
-COARSE = 20
-#: Largest number of points of a discretised privacy loss; it limits memory when epsilon is small and delta large.
-MAX_POINTS = 10**6
-#: Bound of the relative rounding error of a sum of tail probabilities.
-SUM_ROUNDING = 1e-9
-#: Largest number of sums of pure losses that are added exactly; above it they are rounded up to a grid.
-MAX_SUMS = 10**4
-#: Above this epsilon the privacy loss of a pure event overflows, and basic composition is used.
-MAX_EPSILON = 500.0
-#: Smallest noise multiplier of gradient steps, however large the budget is.
-LEAST_MULTIPLIER = 0.2
-#: Relative width at which the search for the scale of a release stops.
-SCALE_WIDTH = 2e-3
-#: Relative amount by which sums may exceed a budget, because of rounding (0.3 + 0.7 in binary, for example).
-ROUNDING = 1e-12
+#: Users are sampled and clipped like rows.
+_RELATIONS = {"replace-one": "REPLACE_ONE", "zero-out": "REPLACE_SPECIAL", "replace-user": "REPLACE_ONE"}
+INTERVAL_SHARE = 1e-4  # discretisation of the privacy loss, as a share of the budget's epsilon
+COARSE = 20  # a search for noise starts with a discretisation that is this many times coarser
+MAX_POINTS = 10**6  # of a discretised privacy loss; it limits memory when epsilon is small and delta large
+SUM_ROUNDING = 1e-9  # bound of the relative rounding error of a sum of tail probabilities
+MAX_SUMS = 10**4  # of pure losses that are added exactly; above it they are rounded up to a grid
+MAX_EPSILON = 500.0  # above it the privacy loss of a pure event overflows, and basic composition is used
+LEAST_MULTIPLIER = 0.2  # of gradient steps, however large the budget is
+SCALE_WIDTH = 2e-3  # relative width at which the search for the scale of a release stops
+ROUNDING = 1e-12  # relative amount by which sums may exceed a budget, because of rounding (0.3 + 0.7, for example)
 
 
 def small_delta(n: int) -> float:
@@ -182,22 +170,13 @@ def _by_kind(events: Sequence[Event]) -> tuple[list[Event], list[Event]]:
     return [event for event in events if event.mechanism == "gaussian"], others
 
 
-def _loss_range(gaussians: Sequence[Event], others: Sequence[Event]) -> float:
-    """Return the width of the joint privacy loss: the pure events' full range plus 16 standard deviations."""
-    variance = math.fsum(e.count / e.noise_multiplier**2 for e in gaussians)  # type: ignore[operator]
-    return 2 * math.fsum(e.count * e.epsilon for e in others) + 16 * math.sqrt(variance)
-
-
 def price(
     events: Sequence[Event], delta: float, *, scale: float = 1.0, adjacency: str = "replace-one"
 ) -> tuple[float, float]:
-    """Return the joint guarantee (epsilon, delta) of all events.
-
-    Theory: docs/theory.md#joint-pricing.
+    """Return the joint guarantee (epsilon, delta) of all events. Theory: docs/theory.md#joint-pricing.
 
     Epsilon is the smallest of the PLD's at ``delta`` and basic composition's (Gaussians one by one, or as one), and
-    infinite if none is finite or an event has no noise; delta is the one for which it holds. ``scale`` is a typical
-    epsilon, which sets the discretisation.
+    infinite if none is finite or an event has no noise. ``scale`` is a typical epsilon, which sets the discretisation.
     """
     if not events:
         return 0.0, 0.0
@@ -215,7 +194,10 @@ def price(
     single = len(events) == 1 and events[0].count == 1
     loud = any(event.epsilon > MAX_EPSILON for event in others)
     if delta > 0 and not loud and not (single and math.isfinite(best[0])):
-        interval = max(INTERVAL_SHARE * min(scale, basic[0]), _loss_range(gaussians, others) / MAX_POINTS)
+        # the width of the joint privacy loss is the pure events' full range plus 16 standard deviations
+        variance = math.fsum(e.count / e.noise_multiplier**2 for e in gaussians)  # type: ignore[operator]
+        width = 2 * math.fsum(e.count * e.epsilon for e in others) + 16 * math.sqrt(variance)
+        interval = max(INTERVAL_SHARE * min(scale, basic[0]), width / MAX_POINTS)
         epsilon = _pld_epsilon(tuple(events), delta, interval, adjacency)
         if epsilon < best[0]:
             best = epsilon, delta
@@ -223,10 +205,7 @@ def price(
 
 
 def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
-    """Return the exact delta of the Gaussian mechanism (Balle & Wang 2018, theorem 8).
-
-    Theory: docs/theory.md#joint-pricing.
-    """
+    """Return the exact delta of Gaussian noise (Balle & Wang 2018, theorem 8). Theory: docs/theory.md#joint-pricing."""
     half, shift = 0.5 / noise_multiplier, epsilon * noise_multiplier
     upper, lower = float(log_ndtr(half - shift)), epsilon + float(log_ndtr(-half - shift))
     return math.exp(upper) * -math.expm1(lower - upper) if lower < upper else 0.0
@@ -251,9 +230,9 @@ def _least_epsilon(delta_at: Callable[[float], float], delta: float, high: float
 
 @lru_cache(maxsize=1024)
 def gaussian_multiplier(epsilon: float, delta: float) -> float:
-    """Return the smallest noise multiplier, standard deviation over L2 sensitivity, of an (epsilon, delta) Gaussian.
+    """Return the smallest multiplier, standard deviation over L2 sensitivity, of (epsilon, delta), rounded up.
 
-    Analytic calibration (Balle & Wang 2018), rounded up until the exact delta is at most ``delta``, which is above 0.
+    Analytic calibration (Balle & Wang 2018); delta is above 0.
     """
     epsilon, delta = check_budget(epsilon, delta)
     if delta == 0:
@@ -279,9 +258,8 @@ def dpsgd_multiplier(
 ) -> float:
     """Return the noise multiplier with which all Poisson-sampled Gaussian steps together satisfy (epsilon, delta).
 
-    It is the standard deviation of a step's noise over the clip norm of one row's gradient, from the pessimistic PLD of
-    the Poisson-sampled Gaussian (Zhu, Dong & Wang, AISTATS 2022), which the ledger checks again; within 0.1 % of the
-    least. For a replaced row this is dp-accounting's pair of mixtures at opposite clip norms. Delta is above 0.
+    It is the standard deviation of a step's noise over the clip norm of one row's gradient, within 0.1 % of the least,
+    from the pessimistic PLD of the Poisson-sampled Gaussian (Zhu, Dong & Wang, AISTATS 2022). Delta is above 0.
     """
     epsilon, delta = check_budget(epsilon, delta)
     if delta == 0:
@@ -328,10 +306,9 @@ def largest_scale(
     adjacency: str = "replace-one",
     cost: Callable[[Sequence[Event]], float] | None = None,
 ) -> float:
-    """Return the largest t for which ``events(t)`` together cost at most (epsilon, delta).
+    """Return the largest t, within `SCALE_WIDTH`, for which ``events(t)`` together cost at most (epsilon, delta).
 
-    The nominal epsilons of ``events(t)`` are t times their shares. The search returns the affordable end of an interval
-    of relative width `SCALE_WIDTH`. ``cost`` maps events to their epsilon at delta; by default the joint one.
+    Nominal epsilons are t times their shares. ``cost`` maps events to their epsilon at delta; by default the joint one.
     """
     found: dict[float, float] = {}  # log of cost over budget
 

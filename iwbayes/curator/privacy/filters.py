@@ -1,57 +1,16 @@
-r"""Privacy filters: the joint cost of releases that were each chosen after looking at the ones before.
+"""Privacy filters: the joint cost of releases that were each chosen after looking at the ones before.
 
-Within one release all events are fixed in advance, and their joint privacy loss distribution gives their cost exactly
-(`accounting`). Across releases that cost is wrong, because settings may depend on earlier releases, and composition of
-privacy loss distributions holds only for settings fixed in advance. A *filter* (Rogers et al., NeurIPS 2016) is a rule
-by which a ledger accepts or refuses the next release. All accepted releases together satisfy the ledger's (epsilon,
-delta), however they were chosen.
+A filter is a rule by which a ledger accepts or refuses the next release; all accepted releases together satisfy its
+(epsilon, delta), however they were chosen (Rogers et al., NeurIPS 2016). A rule computes the `Cost` of a release when
+it is charged; costs add up, and are accepted while the sums stay within limits fixed when the ledger was created.
 
-Each rule here computes the `Cost` of a release once, when it is charged. Costs add up, and the rule accepts a release
-while the sums stay within limits that were fixed when the ledger was created. The rules and their proofs:
-
-*Gaussian differential privacy* (`GaussianRule`, "gdp"). The cost is mu squared. An event with Gaussian noise of
-multiplier m has mu = 1/m. A pure event of epsilon is dominated by the Gaussian with mu(epsilon) = 2 Phi^-1(1 / (1 +
-exp(-epsilon))). Its trade-off function is piecewise linear with one kink, and the convex curve of that Gaussian passes
-through the kink. Both curves end in (0, 1) and (1, 0), so the Gaussian's curve lies below (Dong, Roth & Su, JRSS-B
-2022, for the curves). *Proof of the filter*: let W be a Brownian motion, with drift 0 on one of the neighbouring
-tables and 1 on the other. An event with mu is a function of the increment of W over a time of mu squared and of
-independent randomness (Blackwell). The start of the increment is known when the event is chosen, from earlier outcomes.
-So by the strong Markov property all events together are a function of W up to time M, the limit. Its sufficient
-statistic W(M) is the output of one Gaussian mechanism of mu = sqrt(M). M is chosen so that this mechanism satisfies the
-ledger's budget (Koskela, Tobaben & Honkela, ICLR 2023; Smith & Thakurta 2022).
-
-*Renyi* (`RenyiRule`, "renyi"). The cost is the Renyi divergence at one order, which is fixed when the ledger is
-created; private gradient steps have one too. *Proof*: let L be the likelihood ratio of all releases so far, and rho
-their summed cost. Then L**order exp(-(order - 1) rho) is a supermartingale under the second table, so its mean stays at
-most 1 while rho is within the limit (Feldman & Zrnic, NeurIPS 2021).
-
-*Basic composition* (`BasicRule`, "basic"). The cost is (epsilon, delta) of the release's joint privacy loss
-distribution. *Proof*: an (epsilon, delta) release reveals everything with probability delta; otherwise its log
-likelihood ratio is within epsilon. The probabilities and the ratios add up on every path (Rogers et al. 2016;
-Whitehouse et al., ICML 2023). It is the only rule for a ledger with delta 0.
-
-Three more statements hold under every rule, and use no delta. *The opening*: events charged before the rule counts
-anything may be counted by basic composition, (E, D) together. The rule then works with the rest, (epsilon - E,
-delta - D). Pure events are counted in the way that leaves more. Events for which the rule has no cost (private steps
-under "gdp", declared costs with a delta) can be charged in the opening only. The opening reveals everything with
-probability at most D; otherwise its log likelihood ratio is within E on every path. So the total exceeds epsilon only
-if the later releases exceed epsilon - E, which has a probability of at most delta - D. This is not a choice between two
-rules, which would need a part of delta for each: the limit of the rule is known when the opening ends, and is fixed.
-
-*Pure histories*: while all events are pure and the sum of their epsilons is at most the ledger's, the next pure event
-is accepted. On such a path the log likelihood ratio is within epsilon, so it adds nothing to delta. All other paths are
-paths of the filter.
-
-*Releases fixed in advance*: no outcome has influenced the settings of the first release, or of a plan given when the
-ledger was created. So the joint privacy loss distribution gives their cost. If they fit in the budget by this cost but
-not by the rule, nothing else is ever accepted. If they fit by the rule, the filter covers later releases. Which case
-applies is known before anything is drawn.
+Proofs of all rules, the opening and pure histories: docs/theory.md#releases-that-are-chosen-after-looking.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -63,8 +22,7 @@ from iwbayes.curator.privacy.accounting import ROUNDING, check_budget, gaussian_
 from iwbayes.release.statement import Event
 from iwbayes.utils import checks
 
-#: Grid of the integral for the Renyi divergence of a private step: points per standard deviation, and standard
-#: deviations beyond the means.
+#: Grid of the integral in `_step_divergence`: points per standard deviation, and standard deviations beyond the means.
 _POINTS, _TAILS = 20, 12.0
 
 
@@ -83,7 +41,7 @@ def total(costs: Iterable[Cost]) -> Cost:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule that gives the cost of releases, and the guarantee that limits their sum; see this module."""
+    """A rule that gives the cost of releases, and the guarantee that limits their sum."""
 
     epsilon: float
     delta: float
@@ -96,6 +54,9 @@ class Rule:
 
     def cost(self, events: Sequence[Event], *, delta: float, adjacency: str) -> Cost:
         """Return the cost of a release; infinite if the rule has none."""
+        return Cost(math.fsum(event.count * self._cost_of(event, adjacency) for event in events))
+
+    def _cost_of(self, event: Event, adjacency: str) -> float:
         raise NotImplementedError
 
     def epsilon_of(self, cost: Cost) -> float:
@@ -112,10 +73,7 @@ class Rule:
 
 
 def accepts(rule: Rule, spent: Cost) -> bool:
-    """Tell whether costs are within the limit of a rule, up to rounding.
-
-    Theory: docs/theory.md#releases-that-are-chosen-after-looking.
-    """
+    """Tell whether costs are within a rule's limit. Theory: docs/theory.md#releases-that-are-chosen-after-looking."""
     if not rule.epsilon > 0 or rule.delta < 0:
         return False
     limit = rule.limit
@@ -126,7 +84,7 @@ def accepts(rule: Rule, spent: Cost) -> bool:
 
 @dataclass(frozen=True)
 class GaussianRule(Rule):
-    """Gaussian differential privacy: mu squared adds up; the default. See this module for the proof."""
+    """Gaussian differential privacy: mu squared adds up; the default."""
 
     name: ClassVar[str] = "gdp"
 
@@ -137,9 +95,10 @@ class GaussianRule(Rule):
             return Cost(0.0)
         return Cost(math.inf if math.isinf(self.epsilon) else gaussian_multiplier(self.epsilon, self.delta) ** -2)
 
-    def cost(self, events: Sequence[Event], *, delta: float, adjacency: str) -> Cost:
-        """Return the sum of the events' mu squared."""
-        return _sum_over(events, lambda mu: mu**2, lambda epsilon: pure_mu(epsilon) ** 2)
+    def _cost_of(self, event: Event, adjacency: str) -> float:
+        if event.mechanism == "gaussian":
+            return (1 / event.noise_multiplier) ** 2  # type: ignore[operator]
+        return math.inf if event.mechanism == "none" or event.delta > 0 else pure_mu(event.epsilon) ** 2
 
     def equivalent(self, cost: Cost, delta: float) -> float:
         """Return the epsilon, at ``delta``, of the Gaussian mechanism with that mu."""
@@ -148,7 +107,7 @@ class GaussianRule(Rule):
 
 @dataclass(frozen=True)
 class RenyiRule(Rule):
-    """Renyi divergence at one order; by default the order that admits most Gaussian noise. Proof in this module."""
+    """Renyi divergence at one order; by default the order that admits most Gaussian noise."""
 
     order: float = 0.0
     name: ClassVar[str] = "renyi"
@@ -171,10 +130,12 @@ class RenyiRule(Rule):
         """Divergence that implies this guarantee (Canonne, Kamath & Steinke 2020)."""
         return Cost(max(self.epsilon - float(self._overhead(self.order)), 0.0) if self.delta > 0 else 0.0)
 
-    def cost(self, events: Sequence[Event], *, delta: float, adjacency: str) -> Cost:
-        """Return the sum of the events' divergences."""
-        steps = lambda event: _step_divergence(event, self.order, adjacency)  # noqa: E731
-        return _sum_over(events, lambda mu: self.order * mu**2 / 2, self._pure, steps)
+    def _cost_of(self, event: Event, adjacency: str) -> float:
+        if event.mechanism == "gaussian":
+            return self.order * (1 / event.noise_multiplier) ** 2 / 2  # type: ignore[operator]
+        if event.mechanism == "dp-sgd":
+            return _step_divergence(event, self.order, adjacency)
+        return math.inf if event.mechanism == "none" or event.delta > 0 else self._pure(event.epsilon)
 
     def _pure(self, epsilon: float) -> float:
         """Return the divergence of randomised response, the worst pure mechanism."""
@@ -198,7 +159,7 @@ class RenyiRule(Rule):
 
 @dataclass(frozen=True)
 class BasicRule(Rule):
-    """Basic composition: epsilons and deltas add up. See this module for the proof."""
+    """Basic composition: epsilons and deltas add up."""
 
     name: ClassVar[str] = "basic"
 
@@ -241,27 +202,6 @@ def rule_from_dict(content: Mapping[str, Any], epsilon: float, delta: float) -> 
     return type(rule)(epsilon, delta, **{key: float(value) for key, value in settings.items()})  # type: ignore[call-arg]
 
 
-def _sum_over(
-    events: Sequence[Event],
-    gaussian: Callable[[float], float],
-    pure: Callable[[float], float],
-    steps: Callable[[Event], float] | None = None,
-) -> Cost:
-    """Add up a rule's costs of events, from their mu, from their epsilon or as private steps."""
-    costs = []
-    for event in events:
-        if event.mechanism == "gaussian" and event.noise_multiplier is not None:
-            own = gaussian(1 / event.noise_multiplier)
-        elif event.mechanism == "dp-sgd" and steps is not None:
-            own = steps(event)
-        elif event.mechanism == "none" or event.delta > 0:
-            return Cost(math.inf)
-        else:
-            own = pure(event.epsilon)
-        costs.append(event.count * own)
-    return Cost(math.fsum(costs))
-
-
 def _gaussian_epsilon(mu_squared: float, delta: float) -> float:
     """Return the epsilon of a Gaussian mechanism: infinite without noise or without delta, 0 if mu is 0."""
     if mu_squared == 0:
@@ -270,11 +210,8 @@ def _gaussian_epsilon(mu_squared: float, delta: float) -> float:
 
 
 def pure_mu(epsilon: float) -> float:
-    """Return the least mu of a Gaussian that dominates every pure mechanism: 2 Phi^-1(1 / (1 + exp(-epsilon))).
-
-    It is rounded up, and at most epsilon sqrt(pi/2), which it approaches if epsilon is small.
-    """
-    if epsilon < 1e-3:
+    """Return the least mu of a Gaussian that dominates every pure mechanism: 2 Phi^-1(1 / (1 + exp(-epsilon)))."""
+    if epsilon < 1e-3:  # an upper bound, and the limit at 0
         return epsilon * math.sqrt(math.pi / 2)
     return -2 * float(ndtri_exp(log_expit(-epsilon))) * (1 + 1e-9)
 
@@ -282,9 +219,9 @@ def pure_mu(epsilon: float) -> float:
 def _step_divergence(event: Event, order: float, adjacency: str) -> float:
     """Return the Renyi divergence of all steps of a Poisson-sampled Gaussian, the larger of both directions.
 
-    A row is sampled with probability q and moves the sum by the clip norm; on the other table it moves nothing if it is
-    a null row, or moves it the opposite way if it is replaced (Zhu, Dong & Wang, AISTATS 2022). The integral is a sum
-    over an even grid; a relative margin of 1e-6 covers its error.
+    A row is sampled with probability q and moves the sum by the clip norm; on the other table a null row moves nothing,
+    and a replaced one moves it the opposite way (Zhu, Dong & Wang, AISTATS 2022). A relative margin of 1e-6 covers the
+    error of the sum over a grid.
     """
     sd, q, order = float(event.noise_multiplier or 0.0), float(event.sampling_probability or 0.0), float(order)
     # the integrand of order a between means m and m' peaks at most about a (m - m') outside the means

@@ -24,8 +24,7 @@ from iwbayes.utils import checks
 class Ledger:
     """Keep the privacy budget of one private table, and hand out noise against charges only.
 
-    `charge` computes the cost of new events and refuses them if the budget would be exceeded. Only then does it hand
-    out noise, for exactly these events. A charge stays if the run fails afterwards. `Ledger.open` keeps it in a file.
+    A charge stays if the run fails afterwards. `Ledger.open` keeps the ledger in a file.
 
     Parameters
     ----------
@@ -36,9 +35,9 @@ class Ledger:
         What neighbouring tables of the same public size are: one row's values differ ("replace-one"), one row is a null
         row in one of them ("zero-out"), or all rows of one user differ ("replace-user"; see `bound_contributions`).
     rule : {"gdp", "renyi", "basic"}, optional
-        The privacy filter that computes the cost of releases and accepts or refuses them, so that settings may depend
-        on earlier releases. By default "gdp", cheapest if most noise is Gaussian, or "basic" composition if delta is 0;
-        "renyi" is for private gradient steps. Proofs: `iwbayes.curator.privacy.filters`.
+        The privacy filter that accepts or refuses releases, so that settings may depend on earlier ones. By default
+        "gdp", cheapest if most noise is Gaussian, or "basic" composition if delta is 0; "renyi" is for private gradient
+        steps. The theory page proves all three.
     plan : sequence of (sequence of Event, or Plan), default ()
         Releases that are fixed now, in this order. Their joint privacy loss distribution gives their cost, which is
         lower than by the rule. Other releases are accepted as far as the rule allows.
@@ -52,8 +51,6 @@ class Ledger:
     ------
     BudgetExceeded
         If the plan does not fit in the budget.
-    TypeError, ValueError
-        If a setting is not valid.
 
     Examples
     --------
@@ -100,9 +97,9 @@ class Ledger:
     ) -> Self:
         """Open a ledger that is kept in a file, or create the file.
 
-        A charge is on the disk before noise is handed out, and the file is locked while it changes. So a crash never
-        makes the file count too little, and processes cannot overspend together. An older copy that is put back
-        under-reports spending; only a `Ledger` object that has seen the missing charges detects it.
+        A charge is on the disk before noise is handed out, and the file is locked while it changes: a crash never makes
+        it count too little, and processes cannot overspend together. Restoring an older copy under-reports spending;
+        only a `Ledger` object that has seen the missing charges detects it.
 
         Parameters
         ----------
@@ -110,15 +107,9 @@ class Ledger:
             The ledger's file. Its lock file, ``.NAME.lock``, is in the same folder; leave it there.
         epsilon, delta : float, optional
             The whole budget, needed to create a ledger.
-        adjacency, rule, plan, allow_large_delta
-            As in `Ledger`, for a new ledger. An existing one keeps its budget and these; values that you pass must
-            equal them.
-        noise : NoiseSource, optional
-            As in `Ledger`.
-
-        Returns
-        -------
-        Ledger
+        adjacency, rule, plan, noise, allow_large_delta
+            As in `Ledger`, for a new ledger. An existing one keeps its budget and all but the noise source; values that
+            you pass must equal them.
 
         Raises
         ------
@@ -126,17 +117,7 @@ class Ledger:
             If the file is damaged or is not a ledger; has a different budget, adjacency, rule or plan; or is missing
             although its lock file exists.
         OSError
-            If the file cannot be read or, when new, written; FileNotFoundError if it does not exist and no budget is
-            given, or if the folder does not exist.
-
-        Examples
-        --------
-        >>> import tempfile
-        >>> path = tempfile.mkdtemp() + "/people.ledger"
-        >>> ledger = Ledger.open(path, epsilon=1.0, delta=1e-6)
-        >>> _ = ledger.charge(Event("a count", "laplace", 0.25))
-        >>> Ledger.open(path)
-        Ledger(spent (0.25, 0) of (1, 1e-06), replace-one, rule gdp, 1 event(s))
+            If the file cannot be read or written; FileNotFoundError without a file and a budget, or without the folder.
         """
         file = LedgerFile(path)
         new = None
@@ -214,18 +195,16 @@ class Ledger:
             record = record.after(record.admit(events))
 
     def charge(self, *events: Event) -> NoiseSource:
-        """Charge events that are fixed in advance, then hand out their noise.
+        """Charge events that are fixed in advance, then hand out a `Permit` for exactly their draws.
 
-        The result is a `Permit` for exactly these events: as many draws as their counts or steps. If they do not fit in
-        the budget, `BudgetExceeded` is raised and nothing is charged. No event raises ValueError, because only a charge
-        gives noise.
+        Raise `BudgetExceeded`, and charge nothing, if they do not fit; ValueError without an event.
         """
         if not events:
             raise ValueError("charge takes at least one event; got none.")
         return self.charge_release(*events).charge(*events)
 
     def charge_release(self, *events: Event, delta: float | None = None) -> Ledger:
-        """Charge a release, and return an account from which its parts take their noise.
+        """Charge a release, and return an account whose `charge` and `charge_release` take its events, at most once.
 
         Call it before the first look at a private row: whatever happens afterwards, the release stays charged. So a
         release that fails because of a private value answers no question about it for free.
@@ -237,27 +216,17 @@ class Ledger:
             budget, `BudgetExceeded` is raised and nothing is charged.
         delta : float, optional
             Delta at which the rule "basic" computes the cost; by default the largest delta of the events.
-
-        Returns
-        -------
-        Ledger
-            The same ledger; its `charge` and `charge_release` take from these events only, at most once.
         """
         if events:
             self._change(lambda record: record.after(record.admit(events, delta)))
         return _Account(self, events)
 
     def _hand_out(self, events: Sequence[Event]) -> NoiseSource:
-        """Return noise for events that are charged."""
         return Permit(self._noise, events)
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Lock the ledger for other threads, and processes if it is in a file, until this ends.
-
-        `publish` locks it from computing the cost until the release exists, so that the second of two releases that do
-        not fit together is refused before any of it is charged.
-        """
+        """Lock the ledger for other threads, and processes if it is in a file, until this ends."""
         with self._lock, nullcontext() if self._file is None else self._file.lock:
             yield
 
@@ -286,10 +255,7 @@ class Ledger:
             self._record = record
 
     def meet(self, n: int, units: str) -> None:
-        """Check delta against the public number of a table's ``units``, "rows" or "users"; charge nothing.
-
-        Raise ValueError if it is at least one over it, unless ``allow_large_delta``, which the statement then names.
-        """
+        """Raise ValueError if delta is at least 1/n for n public "rows" or "users", and that is not allowed."""
         before = self._now()
         if before.meeting(n, units) != before:
             self._change(lambda record: record.meeting(n, units))
@@ -311,7 +277,6 @@ class Ledger:
         return self._now().statement(noise_kind(self._noise))
 
     def __repr__(self) -> str:
-        """Show the budget and how much of it is spent."""
         record = self._now()
         epsilon, delta = record.reported
         return (

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import time
+from dataclasses import fields
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -22,27 +23,14 @@ from iwbayes.utils.display import one_line
 
 FORMAT = "iwbayes-ledger"
 FORMAT_VERSION = 1
-#: If two processes create one ledger at the same time: seconds that the other one may take to acquire its lock.
-_GRACE = 1.0
+_GRACE = 1.0  # seconds in which another process that creates the same ledger may acquire its lock
 
 
 class LedgerError(ValueError):
-    """Raised when the file of a ledger cannot be used.
+    """Raised when the file of a ledger cannot be used: nothing is charged, and no noise is drawn.
 
     The file is damaged, missing or not a ledger; it has lost charges; or its budget, adjacency, rule or plan differs
-    from the given one. Nothing is charged, and no noise is drawn.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import iwbayes as iw
-    >>> path = tempfile.mkdtemp() + "/people.ledger"
-    >>> _ = iw.Ledger.open(path, epsilon=1.0, delta=1e-6)
-    >>> try:
-    ...     _ = iw.Ledger.open(path, epsilon=5.0, delta=1e-6)
-    ... except iw.LedgerError as error:
-    ...     print(str(error).split(". ")[-1])
-    Leave out epsilon and delta to open it.
+    from the given one.
     """
 
 
@@ -154,10 +142,7 @@ class LedgerFile:
             ) from None
 
     def write(self, record: LedgerRecord, *, begins: bool = False) -> None:
-        """Replace the file; the record is on the disk when this returns. The caller holds the lock.
-
-        If the record cannot be written, the old file stays as it is.
-        """
+        """Replace the file as a whole or not at all, and wait until it is on the disk. The caller holds the lock."""
         # a hard link would keep the old content, without this change
         if not begins and self.path.stat().st_nlink > 1:
             raise LedgerError(
@@ -181,27 +166,18 @@ def _to_dict(record: LedgerRecord) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
-        "epsilon": INFINITE if record.epsilon == math.inf else record.epsilon,
-        "delta": record.delta,
-        "adjacency": record.adjacency,
+        **{field.name: getattr(record, field.name) for field in fields(record)},
+        "epsilon": _plain(record.epsilon),
         "rule": record.rule.to_dict(),
-        "noise": record.noise,
-        "notes": list(record.notes),
         "products": sorted(record.products),
-        "allow_large_delta": record.allow_large_delta,
-        "large_delta": record.large_delta,
-        "plan": [_charge_to_dict(charge) for charge in record.plan],
-        "charges": [_charge_to_dict(charge) for charge in record.charges],
+        "plan": list(map(_charge_to_dict, record.plan)),
+        "charges": list(map(_charge_to_dict, record.charges)),
     }
 
 
 def _charge_to_dict(charge: Charge) -> dict[str, Any]:
-    return {
-        "events": [event.to_dict() for event in charge.events],
-        "cost": _plain(charge.cost),
-        "opening": _plain(charge.opening),
-        "planned": charge.planned,
-    }
+    costs = {"cost": [*map(_plain, charge.cost)], "opening": [*map(_plain, charge.opening)]}
+    return {"events": [event.to_dict() for event in charge.events], **costs, "planned": charge.planned}
 
 
 def _charge_from_dict(values: dict[str, Any]) -> Charge:
@@ -213,8 +189,8 @@ def _charge_from_dict(values: dict[str, Any]) -> Charge:
     return Charge(events, _cost(values["cost"]), _cost(values["opening"]), values["planned"])
 
 
-def _plain(cost: Cost) -> list[float | str]:
-    return [INFINITE if part == math.inf else part for part in cost]
+def _plain(value: float) -> float | str:
+    return INFINITE if value == math.inf else value
 
 
 def _cost(values: list[float | str]) -> Cost:

@@ -14,19 +14,8 @@ from iwbayes.release.statement import FLOATING_POINT, NOISE_KINDS, Adjacency, Ev
 class BudgetExceeded(ValueError):  # noqa: N818 - the name users know
     """Raised when a charge would exceed a privacy budget: nothing was charged, and no noise was drawn.
 
-    The message names the use of the private rows, the epsilon that it costs and the epsilon that is left.
-    `Ledger.check` raises it without charging anything.
-
-    Examples
-    --------
-    >>> import iwbayes as iw
-    >>> from iwbayes.release.statement import Event
-    >>> ledger = iw.Ledger(epsilon=1.0, delta=1e-6)
-    >>> try:
-    ...     _ = ledger.charge(Event("a count", "laplace", 2.0))
-    ... except iw.BudgetExceeded as error:
-    ...     print(str(error).split(";")[0])
-    a count: epsilon 2 requested, 1 of 1 left (rule gdp)
+    The message names the use of the private rows, the epsilon that it costs and the epsilon that is left:
+    "a count: epsilon 2 requested, 1 of 1 left (rule gdp)".
     """
 
 
@@ -38,12 +27,9 @@ class Charge:
     """One charged release, or one use; its events were fixed before any of them ran."""
 
     events: tuple[Event, ...]
-    #: Cost under the ledger's rule, fixed when charged; without the events that count to the opening.
-    cost: Cost
-    #: Cost, by basic composition, of the events that count to the opening (see `iwbayes.curator.privacy.filters`).
-    opening: Cost = NOTHING
-    #: Index of the release in the ledger's plan; None if it is not planned.
-    planned: int | None = None
+    cost: Cost  # under the ledger's rule, fixed when charged; without the events that count to the opening
+    opening: Cost = NOTHING  # by basic composition, of the events that count to the opening (docs/theory.md)
+    planned: int | None = None  # index of the release in the ledger's plan
 
     @property
     def pure_epsilon(self) -> float:
@@ -61,19 +47,13 @@ class LedgerRecord:
     delta: float
     adjacency: Adjacency
     rule: Rule
-    #: Releases that were fixed when the ledger was created.
-    plan: tuple[Charge, ...] = ()
+    noise: str = NOISE_KINDS[0]  # the worst kind used
+    notes: tuple[str, ...] = ()  # reasons why products cannot be certified
+    products: frozenset[str] = frozenset()  # digests of products that depend on private rows by charged events only
+    allow_large_delta: bool = False  # whether delta may be as large as one over the number of rows, or of users
+    large_delta: int | None = None  # the largest number of rows, or of users, for which it was
+    plan: tuple[Charge, ...] = ()  # releases that were fixed when the ledger was created
     charges: tuple[Charge, ...] = ()
-    #: The worst kind of noise used.
-    noise: str = NOISE_KINDS[0]
-    #: Reasons why products cannot be certified.
-    notes: tuple[str, ...] = ()
-    #: Digests of products that depend on private rows through charged events only.
-    products: frozenset[str] = frozenset()
-    #: Whether delta may be as large as one over the number of rows, or of users.
-    allow_large_delta: bool = False
-    #: The largest number of rows, or of users, for which it was.
-    large_delta: int | None = None
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -142,7 +122,7 @@ class LedgerRecord:
         return max(own, charge.opening.main + self.rule.equivalent(charge.cost, delta)) if delta > 0 else own
 
     def trial(self, events: Sequence[Event], delta: float | None = None) -> Charge:
-        """Compute the charge of a release, whether it fits or not; parameters as in `admit`."""
+        """Compute the charge of a release, whether it fits or not; "basic" uses ``delta``, or the events' largest."""
         events = tuple(events)
         for event in events:
             check_claim(event, self.adjacency)
@@ -161,10 +141,7 @@ class LedgerRecord:
         return max(charge, other, key=self._room_after)
 
     def admit(self, events: Sequence[Event], delta: float | None = None) -> Charge:
-        """Return the charge of a release that is fixed in advance, or raise `BudgetExceeded`.
-
-        Basic composition computes the cost at ``delta``, which is at least the largest delta of the events.
-        """
+        """Return the charge of a release that is fixed in advance, or raise `BudgetExceeded`; see `trial`."""
         charge = self.trial(events, delta)
         if math.isinf(self.epsilon) or charge.planned is not None:
             return charge
@@ -182,10 +159,8 @@ class LedgerRecord:
         return replace(record, charges=(*self.charges, charge))
 
     def meeting(self, n: int, units: str) -> LedgerRecord:
-        """Return the record for a table of n rows, or users. ValueError if delta is at least 1/n and not allowed.
-
-        Such a delta promises nothing: publishing one random row unchanged would satisfy it.
-        """
+        """Return the record for a table of n rows, or users. ValueError if delta is at least 1/n and not allowed."""
+        # such a delta promises nothing: publishing one random row unchanged would satisfy it
         if math.isinf(self.epsilon) or self.delta < 1 / n:
             return self
         if not self.allow_large_delta:
@@ -274,7 +249,6 @@ class LedgerRecord:
         return accepts(rule, rest)
 
     def _refusal(self, charge: Charge) -> str:
-        """Return the message of a refusal; see `admit`."""
         label = charge.events[0].label
         if any(event.mechanism == "none" for event in charge.events):
             return (

@@ -25,12 +25,9 @@ from iwbayes.evidence.distributions import (
 from iwbayes.release.statement import Event
 from iwbayes.utils import checks
 
-#: Noise scale and sensitivity span at least this many grid steps, so the rounding of a statistic is negligible.
-STEPS_PER_SCALE = 2**20
-#: The grid of an integer statistic is refined until the Gaussian noise scale spans this many steps; see `gaussian`.
-LEAST_STEPS = 2**10
-#: Integers beyond this could overflow when noise is added.
-_LARGEST = 2**62
+STEPS_PER_SCALE = 2**20  # noise scale and sensitivity span at least so many: rounding a statistic is negligible
+LEAST_STEPS = 2**10  # the grid of an integer statistic is refined to so many in a Gaussian scale; see `gaussian`
+_LARGEST = 2**62  # larger integers could overflow when noise is added
 
 
 class Noisy(NamedTuple):
@@ -64,8 +61,9 @@ def gaussian_parts(epsilon: float, delta: float, shares: Sequence[float]) -> lis
     return parts
 
 
-def _check_sensitivity(sensitivity: float) -> float:
-    return checks.positive("sensitivity", sensitivity, "Bound the statistic's change.")
+def _checked(sensitivity: float, epsilon: float) -> tuple[float, float]:
+    """Return both as floats, or raise if one is not positive and finite."""
+    return checks.positive("sensitivity", sensitivity, "Bound the statistic's change."), check_budget(epsilon, 0.0)[0]
 
 
 def power_of_two_below(x: float) -> float:
@@ -121,7 +119,7 @@ def gaussian(
     least 2**10 steps (a coarser ``grid`` is refined), where both moment generating functions differ by a factor within
     exp(-2 pi**2 2**20) of 1 for each coordinate (Poisson summation; Canonne, Kamath & Steinke 2020).
     """
-    sensitivity = _check_sensitivity(sensitivity)
+    sensitivity, _ = _checked(sensitivity, epsilon)
     multiplier = gaussian_multiplier(epsilon, delta)
     whole, step, slack = _to_grid(value, min(multiplier, 1.0) * sensitivity, grid)
     uses, together = (len(whole), 1) if separately else (1, len(whole))
@@ -143,11 +141,9 @@ def laplace(
 ) -> Noisy:
     """Add Laplace noise of scale S1/epsilon, S1 the L1 sensitivity (Dwork et al. 2006).
 
-    Parameters as in `gaussian`, with ``sensitivity`` in L1. Discrete Laplace noise on the grid satisfies
-    epsilon exactly.
+    Parameters as in `gaussian`, with ``sensitivity`` in L1. Discrete noise on the grid satisfies epsilon exactly.
     """
-    sensitivity = _check_sensitivity(sensitivity)
-    epsilon, _ = check_budget(epsilon, 0.0)
+    sensitivity, epsilon = _checked(sensitivity, epsilon)
     whole, step, slack = _to_grid(value, sensitivity / max(epsilon, 1.0), grid)
     uses, together = (len(whole), 1) if separately else (1, len(whole))
     scale = math.nextafter((sensitivity + slack * together) / epsilon, math.inf)
@@ -158,14 +154,12 @@ def laplace(
 def cube(
     value: ArrayLike, *, sensitivity: float, epsilon: float, ledger: Ledger, label: str, grid: float | None = None
 ) -> Noisy:
-    """Add noise of the L-infinity K-norm mechanism, density proportional to exp(-epsilon |z|_inf/S).
+    """Add noise of the L-infinity K-norm mechanism, density proportional to exp(-epsilon |z|_inf/S) (Hardt & Talwar).
 
-    See Hardt & Talwar (2010). Parameters as in `gaussian`, with ``sensitivity`` in the L-infinity norm. The noise is
-    drawn on the grid in exact integer arithmetic, with a scale rounded up, so epsilon holds exactly.
-    `CubeDistribution` is its continuous limit.
+    Parameters as in `gaussian`, with ``sensitivity`` in the L-infinity norm. Noise on the grid in exact integer
+    arithmetic, with a scale rounded up, satisfies epsilon exactly; `CubeDistribution` is its continuous limit.
     """
-    sensitivity = _check_sensitivity(sensitivity)
-    epsilon, _ = check_budget(epsilon, 0.0)
+    sensitivity, epsilon = _checked(sensitivity, epsilon)
     whole, step, slack = _to_grid(value, sensitivity / max(epsilon, 1.0), grid)
     scale = (sensitivity + slack) / epsilon
     steps = Fraction(math.floor(scale / step * 2**20) + 1, 2**20)
@@ -176,11 +170,9 @@ def cube(
 def spherical(value: ArrayLike, *, sensitivity: float, epsilon: float, ledger: Ledger, label: str) -> Noisy:
     """Add noise of the L2 K-norm mechanism, density proportional to exp(-epsilon |z|_2/S2) (Chaudhuri et al. 2011).
 
-    Parameters as in `gaussian`, with ``sensitivity`` in L2. There is no hardened sampler for this noise, so the ledger
-    records floating-point noise.
+    Parameters as in `gaussian`, with ``sensitivity`` in L2. The ledger records floating-point noise.
     """
-    sensitivity = _check_sensitivity(sensitivity)
-    epsilon, _ = check_budget(epsilon, 0.0)
+    sensitivity, epsilon = _checked(sensitivity, epsilon)
     exact = np.atleast_1d(np.asarray(value, dtype=np.float64))
     if not np.isfinite(exact).all():
         raise ValueError("the statistic must be finite. Bound the rows before they are summed.")
@@ -189,55 +181,55 @@ def spherical(value: ArrayLike, *, sensitivity: float, epsilon: float, ledger: L
     return Noisy(noise.spherical(exact, distribution.scale), distribution)
 
 
-def exponential(scores: ArrayLike, *, sensitivity: int, epsilon: float, ledger: Ledger, label: str) -> int:
+def _integers(name: str, values: ArrayLike, remedy: str) -> NDArray[np.int64]:
+    array = np.asarray(values)
+    if array.ndim != 1 or array.size == 0 or not np.issubdtype(array.dtype, np.integer):
+        raise TypeError(f"{name} must be a one-dimensional array of integers. {remedy}")
+    return array.astype(np.int64)
+
+
+def exponential(scores: ArrayLike, *, sensitivity: float, epsilon: float, ledger: Ledger, label: str) -> int:
     """Return the index of a high-scoring candidate (McSherry & Talwar 2007; permute-and-flip, McKenna & Sheldon 2020).
 
     Integer ``scores`` have shape (candidate,); ``sensitivity`` is the largest change of any score between adjacent
     tables. Exponential noise of scale 2 sensitivity/epsilon makes the choice.
     """
-    array = np.asarray(scores)
-    if array.ndim != 1 or array.size == 0 or not np.issubdtype(array.dtype, np.integer):
-        raise TypeError("scores must be a one-dimensional array of integers. Scale and round them first.")
-    epsilon, _ = check_budget(epsilon, 0.0)
-    scale = math.nextafter(2 * _check_sensitivity(sensitivity) / epsilon, math.inf)
+    array = _integers("scores", scores, "Scale and round them first.")
+    sensitivity, epsilon = _checked(sensitivity, epsilon)
+    scale = math.nextafter(2 * sensitivity / epsilon, math.inf)
     noise = ledger.charge(Event(label, "exponential", epsilon))
-    return noise.noisy_max(array.astype(np.int64), scale)
+    return noise.noisy_max(array, scale)
 
 
 def above_threshold(
     queries: ArrayLike,
     *,
     threshold: int,
-    sensitivity: int,
+    sensitivity: float,
     epsilon: float,
     ledger: Ledger,
     label: str,
     monotone: bool = False,
 ) -> int | None:
-    """Select the first query that reaches a threshold (sparse vector technique; Dwork & Roth 2014, algorithm 1).
+    """Return the index of the first query with q + Laplace(4 S/epsilon) >= threshold + Laplace(2 S/epsilon), or None.
 
-    The result is the index of the first query with q + Laplace(4 sensitivity/epsilon) >= threshold +
-    Laplace(2 sensitivity/epsilon), or None; nothing else is released. Integer ``queries``, shape (query,), are tested
-    in their order and change by at most ``sensitivity`` between adjacent tables; ``threshold`` is public. If they all
-    change in one direction (``monotone``), Laplace(2 sensitivity/epsilon) on both sides is enough.
+    Nothing else is released (sparse vector technique; Dwork & Roth 2014, algorithm 1). Integer ``queries``, shape
+    (query,), are tested in their order and change by at most S, ``sensitivity``, between adjacent tables; ``threshold``
+    is public. If all change in one direction (``monotone``), Laplace(2 S/epsilon) on both sides is enough.
 
     The noise is discrete Laplace. Shift the threshold's noise by one sensitivity and the chosen query's noise by two:
     this maps every outcome to the same outcome on the neighbour, at a factor of exp(epsilon/2) each, on the integers as
     on the line. For monotone queries smaller shifts are enough: if the neighbour's are all larger, one sensitivity for
     each of both; if they are all smaller, one for the chosen query only (Lyu, Su & Li, VLDB 2017).
     """
-    array = np.atleast_1d(np.asarray(queries))
-    if array.ndim != 1 or array.size == 0 or not np.issubdtype(array.dtype, np.integer):
-        raise TypeError("queries must be a one-dimensional array of integers. Round them first.")
-    epsilon, _ = check_budget(epsilon, 0.0)
-    scale = math.nextafter(2 * _check_sensitivity(sensitivity) / epsilon, math.inf)
+    array = _integers("queries", queries, "Round them first.")
+    sensitivity, epsilon = _checked(sensitivity, epsilon)
+    scale = math.nextafter(2 * sensitivity / epsilon, math.inf)
     noise = ledger.charge(Event(label, "above-threshold", epsilon))
     limit = noise.laplace(np.array([threshold], dtype=np.int64), scale)[0]
-    reached = noise.laplace(array.astype(np.int64), scale if monotone else 2 * scale) >= limit
+    reached = noise.laplace(array, scale if monotone else 2 * scale) >= limit
     return int(np.argmax(reached)) if reached.any() else None
 
 
 #: Mechanisms that add noise to a vector, by name.
-VECTOR_MECHANISMS: dict[str, Callable[..., Noisy]] = {
-    mechanism.__name__: mechanism for mechanism in (gaussian, laplace, cube, spherical)
-}
+VECTOR_MECHANISMS: dict[str, Callable[..., Noisy]] = {one.__name__: one for one in (gaussian, laplace, cube, spherical)}

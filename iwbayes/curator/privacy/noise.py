@@ -64,22 +64,13 @@ def _opendp(family: str, size: int | None, scale: float) -> Any:
 
 
 class SystemNoise:
-    """Draw hardened noise: OpenDP's exact discrete samplers, and exact integer arithmetic for the cube.
+    """Draw hardened noise: the default source of a `Ledger`, and the only one whose releases can be certified.
 
-    This is the default source of a `Ledger`, and the only one whose releases can be certified. It has no settings.
-
-    Notes
-    -----
-    OpenDP draws Gaussian and Laplace noise and the noisy maximum, with OpenSSL's generator, which is part of its
-    library and seeded by the operating system. All other noise comes from the bytes of ``os.urandom`` directly: there
-    is no state to seed, to copy in a fork or to discover. Spherical noise and the noise of gradient steps have no
-    hardened sampler: they are floating-point, and the ledger records so.
-
-    Examples
-    --------
-    >>> import iwbayes as iw
-    >>> iw.Ledger(1.0, 1e-6, noise=SystemNoise()).statement().noise
-    'hardened'
+    OpenDP draws Gaussian and Laplace noise and the noisy maximum with its exact discrete samplers and OpenSSL's
+    generator, which is part of its library and seeded by the operating system. The cube's noise is drawn in exact
+    integer arithmetic. It and all other noise come from the bytes of ``os.urandom`` directly: there is no state to
+    seed, to copy in a fork or to discover. Spherical noise and the noise of gradient steps have no hardened sampler:
+    they are floating-point, and the ledger records so.
     """
 
     __slots__ = ()
@@ -87,42 +78,39 @@ class SystemNoise:
     kind: ClassVar[str] = "hardened"
 
     def gaussian(self, values: IntArray, scale: float) -> IntArray:
-        """Add OpenDP's discrete Gaussian noise to each integer."""
+        """Add discrete Gaussian noise."""
         return np.array(_opendp("gaussian", len(values), float(scale))(values.tolist()), dtype=np.int64)
 
     def laplace(self, values: IntArray, scale: float) -> IntArray:
-        """Add OpenDP's discrete Laplace noise to each integer."""
+        """Add discrete Laplace noise."""
         return np.array(_opendp("laplace", len(values), float(scale))(values.tolist()), dtype=np.int64)
 
     def cube(self, values: IntArray, scale: Fraction) -> IntArray:
-        """Add one exact draw from the integer cube distribution (see `integer_cube`)."""
+        """Add one exact draw of `integer_cube`."""
         return values + np.array(integer_cube(len(values), scale, system_below), dtype=np.int64)
 
     def spherical(self, values: Array, scale: float) -> Array:
-        """Add a floating-point vector with density proportional to exp(-|z|_2/scale).
+        """Add scale * sqrt(c) * N(0, I_k), where c is the sum of k + 1 more squared standard normals.
 
-        With k coordinates it is scale * sqrt(c) * N(0, I_k), where c is the sum of k + 1 more squared standard normals.
-        Its squared norm is then scale**2 times a product of chi-squares with k and k + 1 degrees of freedom, which is
-        the square of a Gamma(k) variable (duplication formula).
+        Its squared norm is scale**2 times a product of chi-squares with k and k + 1 degrees of freedom: the square of a
+        Gamma(k) variable (duplication formula).
         """
         dim = len(values)
         normal = _standard_normals(2 * dim + 1)
         return values + scale * math.sqrt((normal[dim:] ** 2).sum()) * normal[:dim]
 
     def floating_gaussian(self, values: Array, scale: float) -> Array:
-        """Add floating-point normal noise of standard deviation ``scale`` to each coordinate.
+        """Add normal noise: the inverse distribution function at 64 random bits, one for the sign.
 
-        Each coordinate inverts the normal distribution function at 64 random bits: one for the sign, 63 for the tail
-        probability. Both tails reach 9.1 standard deviations; a normal variable falls outside with probability 2**-64.
+        Both tails reach 9.1 standard deviations; a normal variable falls outside with probability 2**-64.
         """
         return values + scale * _standard_normals(len(values))
 
     def poisson_sample(self, n: int, rate: float) -> IntArray:
-        """Take each row with probability ``rate``.
+        """Take a row if 80 random bits, read as a number, are below ``rate * 2**80``.
 
-        A row is taken if 80 random bits, read as a number, are below ``rate * 2**80``: exact for rates of 2**-27 or
-        more, and rounded down for smaller ones. The first 16 bits decide nearly every row; the other 64 are drawn only
-        for rows that are still undecided.
+        This is exact for rates of 2**-27 or more, and rounded down for smaller ones. The first 16 bits decide nearly
+        every row; the other 64 are drawn only for rows that are still undecided.
         """
         first, rest = divmod(math.floor(Fraction(float(rate)) * 2**80), 2**64)
         if first >= 2**16:
@@ -134,11 +122,7 @@ class SystemNoise:
         return np.flatnonzero(taken)
 
     def permutation(self, n: int) -> IntArray:
-        """Return 0 to n - 1 in an order that is exactly uniform over all orders.
-
-        It is the order of n independent 64-bit keys, which are all drawn again if any two agree. Different keys are
-        exchangeable, so every order is equally likely.
-        """
+        """Return the order of n independent 64-bit keys: uniform, as all are drawn again if any two agree."""
         while True:
             keys = _random_bits(n, np.uint64)
             order = np.argsort(keys)
@@ -151,24 +135,18 @@ class SystemNoise:
         return int(_opendp("maximum", None, float(scale))(scores.tolist()))
 
     def __repr__(self) -> str:
-        """Name the source."""
         return "SystemNoise()"
 
 
 class SeededNoise:
-    """Draw reproducible noise for tests and demonstrations. It protects nobody, because the seed reveals it.
+    """Draw reproducible noise for tests and demonstrations.
+
+    It protects nobody, because the seed reveals it: a statement says "seeded", and is not certified.
 
     Parameters
     ----------
     seed : int
         Seed of all draws; the same seed and calls give the same noise.
-
-    Examples
-    --------
-    >>> import iwbayes as iw
-    >>> statement = iw.Ledger(1.0, 1e-6, noise=SeededNoise(1)).statement()
-    >>> statement.noise, statement.certified
-    ('seeded', False)
     """
 
     kind: ClassVar[str] = "seeded"
@@ -213,15 +191,13 @@ class SeededNoise:
         return int(np.argmax(scores + self._rng.exponential(scale, len(scores))))
 
     def __repr__(self) -> str:
-        """Name the source without its seed."""
         return "SeededNoise(...)"
 
 
 def system_below(stop: int) -> int:
-    """Draw a whole number from 0 to ``stop`` - 1, each equally likely, from the operating system's entropy.
+    """Draw a whole number below ``stop``, each equally likely, from the operating system's entropy.
 
-    If the bits make too large a number, they are drawn again. It is not ``random.SystemRandom``, whose conversion to
-    numbers a patch of ``random.Random`` would change.
+    It is not ``random.SystemRandom``, whose conversion to numbers a patch of ``random.Random`` would change.
     """
     if stop < 1:
         raise ValueError(f"stop must be at least 1; got {stop}.")
@@ -239,10 +215,8 @@ def _random_bits(n: int, kind: type[np.unsignedinteger[Any]]) -> NDArray[Any]:
 
 
 def _standard_normals(n: int) -> Array:
-    """Draw n standard normals (see `SystemNoise.floating_gaussian`).
-
-    The upper 63 bits are the index of a cell of width 2**-64 in (0, 1/2); its middle is the tail probability.
-    """
+    """Draw n standard normals (see `SystemNoise.floating_gaussian`)."""
+    # the upper 63 bits are the index of a cell of width 2**-64 in (0, 1/2); its middle is the tail probability
     bits = _random_bits(n, np.uint64)
     distance = ndtri(((bits >> np.uint64(1)) + 0.5) * 2.0**-64)
     return np.where(bits & np.uint64(1), distance, -distance)

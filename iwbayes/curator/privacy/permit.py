@@ -14,22 +14,10 @@ from iwbayes.release.statement import Event
 
 
 class Permit:
-    """Draw the noise of charged events from the ledger's source, each kind as often as the events say.
+    """Draw the noise of charged events from the ledger's source, each kind as often as the events say (`_draws`).
 
     A Gaussian or Laplace event of one use pays for one vector; one of several uses for that many numbers, in one or
-    more calls. A cube, spherical or exponential event pays for one vector or choice per use, objective perturbation for
-    one vector, "above-threshold" for the noise of the threshold and of the queries, and private gradient steps for one
-    sample of rows and one vector per step. Every permit also allows one random order of rows, which adds no noise.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> permit = Permit(SeededNoise(1), [Event("a count", "laplace", 0.5)])
-    >>> _ = permit.laplace(np.array([10]), 2.0)
-    >>> permit.laplace(np.array([10]), 2.0)
-    Traceback (most recent call last):
-        ...
-    RuntimeError: a count: all charged laplace draws are used. Charge another event first.
+    more calls. Every permit also allows one random order of rows, which adds no noise. A permit cannot be copied.
     """
 
     __slots__ = ("_each", "_label", "_left", "_lock", "_source")
@@ -66,37 +54,29 @@ class Permit:
     noisy_max = partialmethod(_draw, "noisy_max")
 
     def __repr__(self) -> str:
-        """Show the labels of the charged events."""
         return f"Permit({self._label})"
 
-    def __reduce__(self) -> NoReturn:
-        """Refuse copies and pickles, because a copy would draw the charged noise twice."""
+    def __reduce__(self) -> NoReturn:  # a copy would draw the charged noise twice
         raise TypeError("a Permit cannot be copied, because it counts the draws that were charged. Charge again.")
 
 
 def _draws(event: Event) -> dict[str, Any]:
     """Return how often each method of a source may be used for an event."""
     steps = (event.steps or 0) * event.count
-    draws: dict[str, dict[str, Any]] = {
-        "gaussian": {"gaussian": event.count},
-        "laplace": {"laplace": event.count},
-        "cube": {"cube": event.count},
-        "spherical": {"spherical": event.count},
+    others: dict[str, dict[str, Any]] = {
         "exponential": {"noisy_max": event.count},
-        "above-threshold": {"laplace": 2 * event.count},
+        "above-threshold": {"laplace": 2 * event.count},  # the threshold's noise, and that of the queries
         "objective": {"spherical": event.count},
         "dp-sgd": {"floating_gaussian": steps, "poisson_sample": steps},
         "declared": {},
         "none": {"poisson_sample": math.inf},
     }
-    return draws[event.mechanism]
+    vectors = {name: {name: event.count} for name in ("gaussian", "laplace", "cube", "spherical")}
+    return (vectors | others)[event.mechanism]
 
 
 def noise_kind(source: object) -> str:
-    """Return the kind of a noise source by its class, not by its ``kind``: only `SystemNoise` itself is hardened.
-
-    Raises TypeError if the object is not a noise source.
-    """
+    """Return the kind of a noise source by its class, not by its ``kind``: only `SystemNoise` itself is hardened."""
     if type(source) is SystemNoise:
         return "hardened"
     draws = any(hasattr(type(source), name) for name in ("gaussian", "__getattr__"))

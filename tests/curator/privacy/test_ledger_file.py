@@ -397,11 +397,11 @@ def records(draw):
         delta,
         draw(st.sampled_from(["replace-one", "zero-out", "replace-user"])),
         begin_rule(draw(st.sampled_from(["gdp", "renyi", "basic"])), epsilon, delta),
-        draw(st.lists(charges, max_size=3).map(tuple)),
-        draw(st.lists(charges, max_size=3).map(tuple)),
-        draw(st.sampled_from(NOISE_KINDS)),
-        draw(st.lists(st.text(), max_size=3).map(tuple)),
-        draw(st.frozensets(st.text())),
+        noise=draw(st.sampled_from(NOISE_KINDS)),
+        notes=draw(st.lists(st.text(), max_size=3).map(tuple)),
+        products=draw(st.frozensets(st.text())),
+        plan=draw(st.lists(charges, max_size=3).map(tuple)),
+        charges=draw(st.lists(charges, max_size=3).map(tuple)),
     )
 
 
