@@ -11,7 +11,6 @@ import math
 import re
 import warnings
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,44 +76,27 @@ class BuiltRegression:
     """A PyMC model of all rows of a release, weighted, with the interface of `RegressionProblem`."""
 
     model: pm.Model
-    family: str
+    posterior: ModelPosterior
     measurable: str  # a plain formula of the same columns, which is compared with the features the release measured
-    n_weights: int
+    family: str
+    n_rows: int
+    observed: xr.Dataset
+    attributes: dict[str, Any]
 
     @classmethod
     def of(cls, formula: str, release: Release, family: Any, priors: Any, weights: Weights) -> BuiltRegression:
         """Build and weight the model of a formula. The arguments are those of `fit`."""
+        from iwbayes.analyst.inference.model_posterior import ModelPosterior
+        from iwbayes.analyst.weighting.observed_variables import observed_dataset
         from iwbayes.analyst.weighting.release_rows import check_model
         from iwbayes.analyst.weighting.reweight import reweight
 
         model, name, measurable = build(formula, release, family, priors)
         weighted = reweight(model, release)
         check_model(weighted, release)
-        return cls(weighted, name, measurable, weights.n_draws)
-
-    @cached_property
-    def posterior(self) -> ModelPosterior:
-        """The posterior under the weights of the release."""
-        from iwbayes.analyst.inference.model_posterior import ModelPosterior
-
-        return ModelPosterior(self.model, self.n_weights)
-
-    @property
-    def n_rows(self) -> int:
-        """Number of rows."""
-        return self.posterior.n_rows
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        """Attributes of the result."""
-        return {"built_by": "Bambi"}
-
-    @property
-    def observed(self) -> xr.Dataset:
-        """The response."""
-        from iwbayes.analyst.weighting.observed_variables import observed_dataset
-
-        return observed_dataset(self.model)
+        posterior, attributes = ModelPosterior(weighted, weights.n_draws), {"built_by": "Bambi"}
+        observed = observed_dataset(weighted)
+        return cls(weighted, posterior, measurable, name, posterior.n_rows, observed, attributes)
 
     def sampled(self, settings: SamplingSettings, rng: np.random.Generator) -> Array | None:
         """Return draws (sample, p) by NUTS if scales of group-specific effects have no posterior mode; else None."""
