@@ -27,7 +27,6 @@ from iwbayes.release.statement import PrivacyStatement
 from iwbayes.release.weights import Weights
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.utils import checks
-from iwbayes.utils.arrays import Array
 from iwbayes.utils.threads import one_blas_thread
 from iwbayes.utils.warnings import CalibrationWarning
 
@@ -134,9 +133,7 @@ def coverage_study(
     [('private rows', 'x'), ('fit', 'x')]
     """
     fits: dict[str, Any] = dict(fit) if isinstance(fit, Mapping) else {"fit": fit}
-    _check(simulate, fits, publish, n_replications, levels, n_jobs, random_seed)
-    if path is not None and random_seed is None:
-        raise ValueError("with a path, random_seed is required, so that the study can continue. Pass random_seed.")
+    _check(simulate, fits, publish, n_replications, levels, n_jobs, random_seed, path)
     seed = secrets.randbits(31) if random_seed is None else int(random_seed)
     reference, ordered = reference or next(iter(fits.values())), tuple(map(float, levels))
     settings = StudySettings(simulate, truth, generator, weights, fits, reference, dict(publish), ordered, seed)
@@ -181,11 +178,8 @@ def _finished(path: Path, settings: dict[str, Any]) -> dict[int, dict[str, Any]]
     try:
         header, *records = (json.loads(line) for line in whole.splitlines() or [text])
         found = header["settings"]
-        differing = [
-            f"{name} is {found.get(name)!r} in the file and {value!r} here"
-            for name, value in settings.items()
-            if found.get(name) != value
-        ]
+        pairs = ((name, found.get(name), value) for name, value in settings.items())
+        differing = [f"{name} is {old!r} in the file and {new!r} here" for name, old, new in pairs if old != new]
         if header["format"] != _FORMAT or differing:
             raise ValueError(
                 f"{path} contains a different study ({'; '.join(differing) or 'an older format'}). Choose another file."
@@ -227,7 +221,7 @@ def _name(function: Any) -> str:
 
 
 def _check(
-    simulate: Any, fits: Mapping[str, Any], publish: Any, n: Any, levels: Any, n_jobs: Any, random_seed: Any
+    simulate: Any, fits: Mapping[str, Any], publish: Any, n: Any, levels: Any, n_jobs: Any, random_seed: Any, path: Any
 ) -> None:
     named = {"simulate": simulate, **{f"fit {name!r}": call for name, call in fits.items()}}
     for name, call in named.items():
@@ -244,6 +238,8 @@ def _check(
     checks.whole("n_jobs", n_jobs)
     if random_seed is not None:
         checks.whole("random_seed", random_seed, 0)
+    elif path is not None:
+        raise ValueError("with a path, random_seed is required, so that the study can continue. Pass random_seed.")
     if not len(levels):
         raise ValueError("levels must have at least one level, such as 0.9; got none.")
     for level in levels:
@@ -257,8 +253,7 @@ def replicate(settings: StudySettings, number: int) -> dict[str, Any]:
         with one_blas_thread():
             rows = _rows(settings, number)
     except Exception as raised:  # one failed replication must not end a study that runs for hours
-        first = next(iter(str(raised).splitlines()), "")
-        error = f"{type(raised).__name__}: {first}"
+        error = f"{type(raised).__name__}: {next(iter(str(raised).splitlines()), '')}"
     return {"replication": number, "seconds": time.perf_counter() - start, "error": error, "rows": rows}
 
 
@@ -293,7 +288,7 @@ def _rows(settings: StudySettings, number: int) -> list[dict[str, Any]]:
 
 
 def release_of_rows(private: PrivateTable, statement: PrivacyStatement) -> Release:
-    """Return a release whose rows are the simulated private rows with weights of one, for the reference fit."""
+    """Return the simulated private rows with weights of one as a release, for the reference fit."""
     table = SyntheticTable(private.frame, private.schema, origin="simulated private rows")
     return Release(table, Weights(np.zeros(len(table)), "none"), statement, n_private=len(table))
 
@@ -318,31 +313,17 @@ def fitted(
     absent = [parameter for parameter in truth if parameter not in draws]
     if absent:
         raise ValueError(f"truth must name parameters of the fit {name!r}; it has {list(draws)}, and not {absent}.")
-    return [
-        {
-            "method": name,
-            "parameter": parameter,
-            "truth": float(value),
-            **_summary(draws[parameter], float(value), levels),
-            "warned": warned,
-            **facts,
-            **of_each.get(parameter, _UNKNOWN),
-        }
-        for parameter, value in truth.items()
-    ]
-
-
-def _summary(draws: Array, truth: float, levels: Sequence[float]) -> dict[str, float]:
-    """Return mean, sd, equal-tailed intervals, and the share of draws below the truth (ties count one half)."""
-    found = {
-        "mean": float(draws.mean()),
-        "sd": float(draws.std(ddof=1)),
-        "pit": float(np.mean(draws < truth) + np.mean(draws == truth) / 2),
-    }
-    for level in levels:
-        tails = (1 - level) / 2, (1 + level) / 2
-        found |= dict(zip(bounds_of(level), np.quantile(draws, tails).tolist(), strict=True))
-    return found
+    rows = []
+    for parameter, value in truth.items():
+        own, true = draws[parameter], float(value)
+        row = {"method": name, "parameter": parameter, "truth": true, "mean": float(own.mean())}
+        # ties count one half
+        row |= {"sd": float(own.std(ddof=1)), "pit": float(np.mean(own < true) + np.mean(own == true) / 2)}
+        for level in levels:
+            ends = np.quantile(own, [(1 - level) / 2, (1 + level) / 2]).tolist()
+            row |= dict(zip(bounds_of(level), ends, strict=True))
+        rows.append({**row, "warned": warned, **facts, **of_each.get(parameter, _UNKNOWN)})
+    return rows
 
 
 def _facts(idata: Any) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:

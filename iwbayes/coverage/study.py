@@ -34,24 +34,8 @@ class CoverageStudy:
         the calibration record (``verdict``, ``kappa_max``, ``explained_min``, ``second_order_max``,
         ``misfit_share_max``, ``skew_max``, ``pareto_k``, ``ess``, ``clipped_private``; None for a fit without a
         record); and for the parameter ``kappa``, ``explained`` and ``calibrated``.
-    failures : pandas.DataFrame
-        Failed replications, with columns ``replication`` and ``error``.
-    levels : tuple of float
-        Nominal levels of the intervals.
-
-    Examples
-    --------
-    Simulated posteriors for 200 replications of a parameter whose true value is 0:
-
-    >>> mean = np.random.default_rng(1).normal(0, 1, 200)
-    >>> frame = pd.DataFrame({"replication": range(200), "parameter": "b", "truth": 0.0, "warned": False})
-    >>> frames = [
-    ...     frame.assign(method=name, mean=sd * mean, lower_90=sd * (mean - 1.645), upper_90=sd * (mean + 1.645))
-    ...     for name, sd in (("private rows", 1.0), ("fit", 2.0))
-    ... ]
-    >>> study = CoverageStudy(pd.concat(frames), pd.DataFrame({"replication": [], "error": []}), (0.9,))
-    >>> study.table().loc[("fit", "b"), ["length_ratio", "n"]].tolist()
-    [2.0, 200.0]
+    failures, levels : pandas.DataFrame, tuple of float
+        Failed replications, with columns ``replication`` and ``error``, and nominal levels of the intervals.
     """
 
     replications: pd.DataFrame
@@ -60,10 +44,9 @@ class CoverageStudy:
 
     def __repr__(self) -> str:
         """Return the mean coverage of each method as text."""
-        n = self.replications["replication"].nunique()
-        table = self.summary(self.levels[0]).round(3).to_string()
-        percent = f"{100 * self.levels[0]:g}"
-        return f"{n} replications, {len(self.failures)} failed; intervals of {percent} %\n{table}"
+        n, level = self.replications["replication"].nunique(), self.levels[0]
+        table = self.summary(level).round(3).to_string()
+        return f"{n} replications, {len(self.failures)} failed; intervals of {100 * level:g} %\n{table}"
 
     def table(self, level: float = 0.9) -> pd.DataFrame:
         """Return coverage, length and error of each method and parameter.
@@ -120,11 +103,9 @@ class CoverageStudy:
             replications, because parameters of one replication are dependent; ``worst``, the smallest coverage of a
             parameter; ``length_ratio`` and ``rmse_ratio``, medians over parameters; ``warned``; ``n``.
         """
-        table = self.table(level)
-        rows = self.replications
+        rows, by_method = self.replications, self.table(level).groupby("method", sort=False)
         each = self._covered(level).groupby([rows["method"], rows["replication"]], sort=False).mean()
         over = each.groupby("method", sort=False)
-        by_method = table.groupby("method", sort=False)
         return pd.DataFrame({
             "coverage": over.mean(),
             "coverage_se": over.std(ddof=1) / np.sqrt(over.size()),
@@ -161,7 +142,7 @@ class CoverageStudy:
     def plot_calibration(self, *, ax: Axes | None = None) -> Axes:
         """Plot the coverage of equal-tailed intervals of every level, averaged over the parameters.
 
-        On the diagonal, coverage equals the nominal level. Above it intervals are too long, and below it too short.
+        Above the diagonal, intervals are too long, and below it too short.
 
         Parameters
         ----------
@@ -196,11 +177,7 @@ class CoverageStudy:
         method : str
             Name of a method.
         parameters : sequence of str, optional
-            Names of parameters; by default all. Unknown names are a ValueError.
-
-        Returns
-        -------
-        ndarray of matplotlib.axes.Axes, shape (parameter,)
+            Names of parameters, whose axes are returned; by default all. Unknown names are a ValueError.
         """
         from iwbayes.analyst.arviz_compat import plot_pit
 

@@ -109,8 +109,6 @@ def plot_overlap(release: Release, *, most: int = 30, ax: Axes | None = None) ->
 
     Examples
     --------
-    With ``release`` as in the example of :func:`~iwbayes.publish`:
-
     >>> len(iw.plots.overlap(release, most=5).get_yticklabels())
     5
     """
@@ -227,8 +225,6 @@ def plot_rehearsals(idata: arviz_compat.ArvizObject, *, ax: Axes | None = None) 
 
     Examples
     --------
-    With ``release`` as in the example of :func:`~iwbayes.publish`:
-
     >>> rehearsals = iw.rehearse(release, 10, random_seed=1, progressbar=False)
     >>> idata = iw.fit("y ~ x + z", release, rehearsals=rehearsals, draws=250, random_seed=1, progressbar=False)
     >>> [label.get_text() for label in iw.plots.rehearsals(idata).get_yticklabels()]

@@ -81,8 +81,6 @@ def report(
 
     Examples
     --------
-    With ``release`` as in the example of :func:`~iwbayes.publish`:
-
     >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
     >>> page = iw.report(release, idata)  # to be written to a file: Path("report.html").write_text(page)
     """

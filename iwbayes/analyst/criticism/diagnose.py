@@ -78,8 +78,6 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
 
     Examples
     --------
-    With ``release`` as in the example of :func:`~iwbayes.publish`:
-
     >>> idata = iw.fit("y ~ x + z", release, draws=500, random_seed=1, progressbar=False)
     >>> iw.diagnose(release, idata).loc["calibration", "verdict"]
     'ok'

@@ -104,8 +104,6 @@ def ppc(
 
     Examples
     --------
-    With ``release`` as in the example of :func:`~iwbayes.publish`:
-
     >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
     >>> list(iw.ppc(release, idata, draws=100, random_seed=1).columns)
     ['observed', 'se', 'mean', 'eti90_lb', 'eti90_ub', 'p_value']

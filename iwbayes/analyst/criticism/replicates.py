@@ -29,15 +29,11 @@ class Predicted:
     """An observed variable and its replicates."""
 
     name: str
-    #: Columns of the release behind the variable: one, or all columns of an expression.
-    columns: frozenset[str]
-    #: Observed numbers, or codes of levels, shape (row,).
-    observed: Array
-    #: Levels of the codes; empty for numbers.
-    levels: tuple[Any, ...]
+    columns: frozenset[str]  # of the release: one, or all columns of an expression
+    observed: Array  # (row,): numbers, or codes of levels
+    levels: tuple[Any, ...]  # of the codes; empty for numbers
     sample: WeightedSample
-    #: Blocks (draw, row) of replicates, drawn lazily.
-    replicates: Iterator[Array]
+    replicates: Iterator[Array]  # blocks (draw, row), drawn lazily
 
 
 def predicted_variables(
@@ -97,12 +93,7 @@ def _names(var_name: str | None, known: list[str]) -> list[str]:
 
 
 def _from_fit(
-    observed: xr.DataArray,
-    design: Design,
-    posterior: xr.Dataset,
-    release: Release,
-    draws: int,
-    rng: np.random.Generator,
+    observed: xr.DataArray, design: Design, posterior: xr.Dataset, release: Release, draws: int, rng: Any
 ) -> Predicted:
     """Return the response of a result of fit, with replicates drawn here."""
     name, columns = design.name, set(release.synthetic.schema.names)
@@ -111,8 +102,7 @@ def _from_fit(
     # the response is a column or an expression of columns
     used = {name} if name in columns else columns.intersection(Formula(f"{name} ~ 1").lhs.required_variables)
     chosen = _spaced(posterior.sizes["chain"] * posterior.sizes["draw"], draws)
-    block = BLOCK_NUMBERS // (len(values) * design.n_predictors)
-    drawn = replicates(design, posterior, chosen, rng, block=block)
+    drawn = replicates(design, posterior, chosen, rng)
     return Predicted(name, frozenset(used), values, design.response.levels, sample, drawn)
 
 
@@ -140,13 +130,11 @@ def _from_predictive(
         raise ValueError(
             f"column {behind!r} must have no missing cells in the rows of {name!r}; some are missing. Leave them out."
         )
-    levels: tuple[Any, ...] = ()
+    expected, levels = cells.to_numpy(), ()
     if isinstance(column, Binary | Categorical):
         expected = column.codes(cells)
         # if responses are not whole numbers, the model treats the codes as numbers
         levels = tuple(column.levels) if predicted.dtype.kind in "iub" else ()
-    else:
-        expected = cells.to_numpy()
     values = _checked_values(observed, np.asarray(expected, dtype=np.float64))
     flat = predicted.to_numpy().reshape(-1, len(values))
     chosen = _spaced(len(flat), draws)
@@ -188,9 +176,9 @@ def _spaced(n: int, most: int) -> NDArray[np.intp]:
 
 
 def replicates(
-    design: Design, posterior: xr.Dataset, chosen: NDArray[np.intp], rng: np.random.Generator, *, block: int
+    design: Design, posterior: xr.Dataset, chosen: NDArray[np.intp], rng: np.random.Generator
 ) -> Iterator[Array]:
     """Draw responses of all rows in blocks (draw, row), for the chosen draws counted over all chains."""
     beta, sigma = design.coefficients(posterior)[chosen], design.auxiliary_draws(posterior)[chosen]
-    for part in row_blocks(len(chosen), block):
+    for part in row_blocks(len(chosen), BLOCK_NUMBERS // (len(design.x) * design.n_predictors)):
         yield design.family.draw(beta[part].transpose(2, 0, 1) @ design.x.T, sigma[part], rng)

@@ -52,8 +52,6 @@ def intervals(
 
     Examples
     --------
-    With ``release`` as in the example of :func:`~iwbayes.publish`:
-
     >>> idata = iw.fit("y ~ x", release, calibrate="none", draws=200, random_seed=1)
     >>> list(iw.intervals({"unweighted": idata}).index)
     [('unweighted', 'Intercept'), ('unweighted', 'x')]

@@ -86,8 +86,6 @@ def predictions(
 
     Examples
     --------
-    With ``release`` as in the example of :func:`~iwbayes.publish`:
-
     >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
     >>> iw.predictions(idata, pd.DataFrame({"x": [-1.0, 0.0, 1.0], "z": 0.0}))["posterior"]["y"].shape
     (4, 250, 3)

@@ -58,8 +58,6 @@ def odds_ratios(
 
     Examples
     --------
-    With ``release`` as in the example of :func:`~iwbayes.publish`:
-
     >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
     >>> found = iw.odds_ratios(idata, units={"x": 2})
     >>> list(found["posterior"].data_vars), found["posterior"].attrs["ratio"]

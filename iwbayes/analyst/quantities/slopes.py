@@ -84,8 +84,6 @@ def slopes(
 
     Examples
     --------
-    With ``release`` as in the example of :func:`~iwbayes.publish`:
-
     >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
     >>> found = iw.slopes(idata, release, wrt="x", random_seed=1)
     >>> found["posterior"]["x"].shape, found["posterior"].attrs["noise_included"]

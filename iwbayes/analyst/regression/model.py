@@ -99,8 +99,6 @@ def regression(
 
     Examples
     --------
-    With ``release`` as in the example of :func:`~iwbayes.publish`:
-
     >>> model = iw.regression("y ~ x", release)
     >>> [variable.name for variable in model.free_RVs]
     ['x', 'Intercept']
