@@ -40,9 +40,9 @@ def plot_marginals(
     Returns
     -------
     ndarray of matplotlib.axes.Axes, shape (column,)
-        Heights are shares of the rows. Whole numbers have a bar each if the rows' range has at most 60 of them, and
-        bins of several otherwise. Columns with ``transform="log1p"`` have a logarithmic axis. The 12 most frequent
-        levels have a bar each, the others share one. A title gives the share of missing cells.
+        Whole numbers have a bar each if the rows' range has at most 60 of them, and bins of several otherwise. Columns
+        with ``transform="log1p"`` have a logarithmic axis. The 12 most frequent levels have a bar each, the others
+        share one. A title gives the share of missing cells.
 
     Raises
     ------

@@ -53,10 +53,10 @@ _SUMMARY = {
 def report(
     release: Release, idata: Any = None, *, title: str | None = None, date: datetime.date | str | None = None
 ) -> str:
-    """Describe a release, and a posterior that was fitted to it, on one HTML page.
+    """Describe a release, and a posterior that was fitted to it, on one HTML page, a text to be written as UTF-8.
 
-    The page is a single file: it loads no script, no font and nothing from a network. Warnings come first. Equal
-    arguments give equal pages on the same date.
+    The page loads no script, no font and nothing from a network. Warnings come first, after the date, the version of
+    iwbayes and the SHA-256 of the release's file. Equal arguments give equal pages on the same date.
 
     Parameters
     ----------
@@ -67,11 +67,6 @@ def report(
     title, date : str, datetime.date or str, optional
         Title of the page, which by default names the columns, and date at its top: by default that of the environment
         variable ``SOURCE_DATE_EPOCH`` (seconds since 1970) if it is set, and otherwise today's; both in UTC.
-
-    Returns
-    -------
-    str
-        HTML, to be written as UTF-8. The date, the version of iwbayes and the SHA-256 of the release's file come first.
 
     Raises
     ------
@@ -188,11 +183,9 @@ def _checks(caption: str, checks: pd.DataFrame) -> str:
     rows = list(checks[["verdict", "value", "threshold", "what_to_do"]].itertuples(name=None))
     failed, warned, passed = ([row for row in rows if row[1] == verdict] for verdict in ("fail", "warn", "ok"))
     found = f"{len(failed)} failed, {len(warned)} with a warning, {len(passed)} passed"
-    bad = failed + warned
-    others = [row for row in rows if row[1] not in ("fail", "warn")]
+    bad, others = failed + warned, [row for row in rows if row[1] not in ("fail", "warn")]
     content = paragraph(f"{caption}: {found}.")
-    if bad:
-        content += table(f"{caption}: failed and warnings", header, bad)
+    content += table(f"{caption}: failed and warnings", header, bad) if bad else ""
     if others:
         rest = table(f"{caption}: passed and informative", header, others)
         content += folded(f"Passed and informative checks ({len(others)})", rest)
@@ -286,23 +279,19 @@ def _posterior(release: Release, idata: Any, checks: pd.DataFrame) -> str:
             f"complete cases only: {left_out:,} synthetic row{'s' if left_out > 1 else ''} with missing cells left "
             f"out, {float(posterior.attrs['share_left_out']):.2%} of all by weight"
         )
-    shown = summary_with_stars(idata)
-    hidden = max(len(shown) - _MOST_PARAMETERS, 0)
-    shown = shown.iloc[:_MOST_PARAMETERS]
+    summary = summary_with_stars(idata)
+    hidden, shown = max(len(summary) - _MOST_PARAMETERS, 0), summary.iloc[:_MOST_PARAMETERS]
     content = paragraph("; ".join(facts)) if facts else ""
     record = arviz_compat.group_or_empty(idata, "calibration")
     rehearsed = record.attrs.get("method") == "rehearsals"
     if checks.loc["calibration", "verdict"] == "ok":
         said = (
-            "The intervals are calibrated: they account for the noise in the weights, within the limits that "
+            f"The widths of the intervals come from {int(record.attrs['n_rehearsals'])} rehearsals of the release, and "
+            "account for errors that rehearsals cannot show."
+            if rehearsed
+            else "The intervals are calibrated: they account for the noise in the weights, within the limits that "
             "simulations support."
         )
-        if rehearsed:
-            n = int(record.attrs["n_rehearsals"])
-            said = (
-                f"The widths of the intervals come from {n} rehearsals of the release, and account for errors that "
-                "rehearsals cannot show."
-            )
         content += paragraph(said, "good")
     else:
         in_part = checks.loc["calibration", "value"] == "calibrated in part"

@@ -130,7 +130,7 @@ def _from_predictive(
         raise ValueError(
             f"column {behind!r} must have no missing cells in the rows of {name!r}; some are missing. Leave them out."
         )
-    expected, levels = cells.to_numpy(), ()
+    expected, levels = cells.to_numpy(), tuple[Any, ...]()
     if isinstance(column, Binary | Categorical):
         expected = column.codes(cells)
         # if responses are not whole numbers, the model treats the codes as numbers

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.quantities.averages import Rows, Variable, average, sums_over_rows
+from iwbayes.analyst.quantities.averages import Quantity, Rows, Variable, average, sums_over_rows
 from iwbayes.analyst.quantities.fitted_rows import FittedRows, constant, is_number
-from iwbayes.models.families import Family
 from iwbayes.release import Release
 from iwbayes.schema.columns import _Whole
 from iwbayes.utils import checks
@@ -20,7 +19,6 @@ from iwbayes.utils.arrays import Array
 
 #: Ways to compare two averages.
 Comparison = Literal["difference", "ratio"]
-COMPARISONS = ("difference", "ratio")
 #: Most values of a predictor in one comparison.
 MOST_VALUES = 100
 
@@ -44,10 +42,8 @@ def comparisons(
 
     Parameters
     ----------
-    idata : arviz.InferenceData or xarray.DataTree
-        Complete result of :func:`~iwbayes.fit`, also if read from a file.
-    release : Release
-        The release that was fitted, with the weights of the fit; see :func:`~iwbayes.slopes`.
+    idata, release, rows, random_seed
+        As in :func:`~iwbayes.slopes`.
     contrast : str, sequence of str or dict, optional
         Predictors to compare, by default all with levels: all levels with the first one (1 with 0 if these are the
         levels), and of a number each row with one unit more. A dict changes this by name: a list of values,
@@ -60,8 +56,6 @@ def comparisons(
     by : str, optional
         As in :func:`~iwbayes.slopes`. With the compared column itself, ``contrast="treated", by="treated"``, the result
         is the effect on the treated, and that on the untreated.
-    rows, random_seed : optional
-        As in :func:`~iwbayes.slopes`.
 
     Returns
     -------
@@ -83,7 +77,7 @@ def comparisons(
     >>> found["posterior"]["x"].dims, found["posterior"]["x"].attrs["reference"]
     (('chain', 'draw', 'x_dim'), '-1')
     """
-    checks.one_of("comparison", comparison, COMPARISONS)
+    checks.one_of("comparison", comparison, get_args(Comparison))
     fitted = FittedRows.of(idata, release)
     if contrast is None:
         contrast = [name for name in fitted.recorded.predictors if fitted.levels(name) is not None]
@@ -93,12 +87,8 @@ def comparisons(
                 "contrast={'age': [40, 60]}, or use slopes."
             )
     made = [_contrast(fitted, name, asked) for name, asked in fitted.asked(contrast, "contrast").items()]
-    quantity = _Contrasts(
-        [variable for variable, _ in made],
-        fitted.recorded.family,
-        [[fitted.recorded.matrix(frame) for frame in frames] for _, frames in made],
-        comparison == "ratio",
-    )
+    designs = [[fitted.recorded.matrix(frame) for frame in frames] for _, frames in made]
+    quantity = _Contrasts([variable for variable, _ in made], fitted.recorded.family, comparison == "ratio", designs)
     return average(fitted, quantity, by=by, rows=rows, random_seed=random_seed, attrs={"comparison": comparison})
 
 
@@ -141,13 +131,10 @@ def _step(fitted: FittedRows, name: str, step: Any) -> tuple[Variable, list[pd.D
 
 
 @dataclass(frozen=True, eq=False)
-class _Contrasts:
-    """Contrasts of the mean at the distinct rows."""
+class _Contrasts(Quantity):
+    """Contrasts of the mean at the distinct rows; logarithms of ratios."""
 
-    variables: list[Variable]
-    family: Family
     designs: list[list[Array]]  # for each variable and each of its values, the design matrix (row, column)
-    logarithms: bool  # True for ratios
 
     def average(self, beta: Array, shares: Array) -> Array:
         """See `averages.Quantity`."""

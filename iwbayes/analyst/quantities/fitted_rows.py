@@ -45,11 +45,10 @@ class FittedRows:
     def of(cls, idata: arviz_compat.ArvizObject, release: Release) -> FittedRows:
         """Find the rows of a posterior. Raises ValueError if they are not the rows of the release."""
         check_release(release)
-        for name in ("posterior", "observed_data"):
-            if not arviz_compat.has_group(idata, name):
-                raise ValueError(
-                    f"the ArviZ object must have the group {name}; it is missing. Pass the complete result of fit."
-                )
+        if absent := [name for name in ("posterior", "observed_data") if not arviz_compat.has_group(idata, name)]:
+            raise ValueError(
+                f"the ArviZ object must have the group {absent[0]}; it is missing. Pass the complete result of fit."
+            )
         posterior, observed = arviz_compat.group(idata, "posterior"), arviz_compat.group(idata, "observed_data")
         recorded = read_design(posterior)
         check_recorded_weights(posterior, release)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import numpy as np
 import pandas as pd
@@ -30,10 +31,8 @@ def intervals(
         example. A dict names several of them, such as ``{"private rows": idata, "released": other}``. A table of other
         estimates has one row for each coefficient, named by the index or a column ``coefficient``, and columns
         ``mean``, ``lower`` and ``upper``, which are kept.
-    var_names : str or sequence of str, optional
-        Variables of the posteriors, all by default.
-    prob : float
-        Probability of the equal-tailed intervals, in (0, 1).
+    var_names, prob : str or sequence of str, float, optional
+        Variables, all by default, and probability of the equal-tailed intervals, in (0, 1).
 
     Returns
     -------
@@ -45,10 +44,9 @@ def intervals(
 
     Raises
     ------
-    TypeError
-        If an entry is neither an ArviZ object with a posterior nor a table.
-    ValueError
-        If prob is out of range, var_names are unknown, or a table lacks a column or names a coefficient twice.
+    TypeError, ValueError
+        If an entry is neither an ArviZ object with a posterior nor a table, prob is out of range, var_names are
+        unknown, or a table lacks a column or names a coefficient twice.
 
     Examples
     --------
@@ -71,10 +69,9 @@ def _of_one(
     """Intervals of one posterior or table; `named` is its name for messages, with a space before."""
     if isinstance(posterior, pd.DataFrame):
         return _checked(posterior, named)
-    try:
+    known = False
+    with suppress(TypeError):
         known = arviz_compat.has_group(posterior, "posterior")
-    except TypeError:
-        known = False
     if not known:
         raise TypeError(
             f"posteriors must be ArviZ objects with a group 'posterior' or tables; got {type(posterior).__name__}"

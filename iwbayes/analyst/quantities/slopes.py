@@ -11,10 +11,9 @@ import numpy as np
 import pandas as pd
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.quantities.averages import Rows, Variable, average, sums_over_rows
+from iwbayes.analyst.quantities.averages import Quantity, Rows, Variable, average, sums_over_rows
 from iwbayes.analyst.quantities.fitted_rows import FittedRows
 from iwbayes.models.design_spec import DesignSpec
-from iwbayes.models.families import Family
 from iwbayes.release import Release
 from iwbayes.utils.arrays import Array
 
@@ -36,9 +35,8 @@ def slopes(
 ) -> arviz_compat.ArvizObject:
     """Compute average slopes of the mean response in numeric predictors, over the weighted rows of a release.
 
-    The slope at a row is the derivative d E[y | x] / d x, with the other predictors at the values of the row. For a
-    categorical response E[y | x] are the probabilities of its levels, and their slopes sum to zero. For predictors
-    with levels use :func:`~iwbayes.comparisons`.
+    The slope at a row is the derivative d E[y | x] / d x, for a categorical response of the probability of each level.
+    For predictors with levels use :func:`~iwbayes.comparisons`.
 
     Parameters
     ----------
@@ -79,8 +77,7 @@ def slopes(
     -----
     Interactions, powers and splines are included: columns of the design matrix are differentiated by one central
     difference, and the inverse link in closed form (Bartus, Stata Journal 5, 2005; Dowd, Greene & Norton, Health
-    Services Research 49, 2014). With several weight draws, each posterior draw is averaged with its
-    own weight draw.
+    Services Research 49, 2014). Each posterior draw is averaged with its own weight draw.
 
     Examples
     --------
@@ -103,19 +100,16 @@ def slopes(
         )
     x = fitted.recorded.matrix(fitted.distinct)
     changes = np.stack([column_slopes(fitted.recorded, fitted.distinct, name) for name in names], axis=1)
-    quantity = _Slopes([Variable(name) for name in names], fitted.recorded.family, x, changes)
+    quantity = _Slopes([Variable(name) for name in names], fitted.recorded.family, False, x, changes)
     return average(fitted, quantity, by=by, rows=rows, random_seed=random_seed)
 
 
 @dataclass(frozen=True, eq=False)
-class _Slopes:
+class _Slopes(Quantity):
     """Slopes at the distinct rows, all computed from one gradient of the mean."""
 
-    variables: list[Variable]
-    family: Family
     x: Array  # (row, column)
     changes: Array  # (row, variable, column): derivative of the design matrix in each predictor
-    logarithms: bool = False
 
     def average(self, beta: Array, shares: Array) -> Array:
         """See `averages.Quantity`. Coefficients multiply averages of the mean's gradient times the matrix's changes."""

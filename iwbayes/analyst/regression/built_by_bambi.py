@@ -196,7 +196,15 @@ def _with_default_priors(model: Any, family: str, response: Array | None, given:
         own = np.reshape(term.predictor, (len(share), -1))
         sds[f"{name}_sigma"] = SCALE * y_sd / (1.0 if term.kind == "intercept" else column_scales(own, share, [])[1])
         if own.shape[1] == 1 and abs(np.mean(own)) > _FAR * np.std(own) > 0:
-            warnings.warn(_far_from_zero(name, own), IwbayesWarning, stacklevel=6)
+            slope, _, group = name.partition("|")
+            center = np.format_float_positional(float(f"{np.mean(own):.3g}"), trim="-")
+            warnings.warn(
+                f"the values of {slope!r} in ({slope}|{group}) are far from zero (mean {center}, standard deviation "
+                f"{np.std(own):.2g}), where the group effects of the intercept are defined. Their default prior hardly "
+                f"allows lines that differ. Write (I({slope} - {center})|{group}).",
+                IwbayesWarning,
+                stacklevel=6,
+            )
     given = {*given, *(f"{name}_sigma" for name in given)}
 
     built = model.backend.model
@@ -225,17 +233,6 @@ def _with_default_priors(model: Any, family: str, response: Array | None, given:
         return pm.Normal.dist(location, sd, size=size)
 
     return transform_model(built, edit, kind=ModelFreeRV)
-
-
-def _far_from_zero(name: str, values: Array) -> str:
-    """Return a warning about the group-specific slopes of a predictor (row,) whose zero is far from its values."""
-    slope, _, group = name.partition("|")
-    center = np.format_float_positional(float(f"{np.mean(values):.3g}"), trim="-")
-    return (
-        f"the values of {slope!r} in ({slope}|{group}) are far from zero (mean {center}, standard deviation "
-        f"{np.std(values):.2g}), where the group effects of the intercept are defined. Their default prior hardly "
-        f"allows lines that differ. Write (I({slope} - {center})|{group})."
-    )
 
 
 def _trials(formula: str) -> tuple[str, str] | None:

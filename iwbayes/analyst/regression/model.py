@@ -1,6 +1,7 @@
 """Regressions as PyMC models, with weakly informative default priors.
 
-Default priors are computed from the synthetic design, which is public, and its weights, following rstanarm and Bambi.
+Default priors are computed from the synthetic design, which is public, and its weights, following rstanarm and Bambi
+(Gelman, Jakulin, Pittau & Su, Annals of Applied Statistics 2, 2008, scale priors by the columns, too).
 Let m_j be the weighted mean of column j, and s_j the standard deviation that is left when the other columns are given.
 For the families gaussian and t let m_y and s_y be the mean and standard deviation of the response; for gamma m_y is the
 logarithm of its mean. Otherwise m_y = 0 and s_y = 1.
@@ -56,17 +57,10 @@ def regression(
 
     Parameters
     ----------
-    formula : str
-        ``response ~ terms`` in formulaic's syntax; see :func:`~iwbayes.models.design.build_design`.
+    formula, family, priors : str, str and dict of str to distribution, optional
+        As in :func:`~iwbayes.fit`: ``priors={"age": pm.Normal.dist(0, 1), "sigma": pm.Exponential.dist(1)}``.
     release : Release
         Its synthetic rows become the data of the model. Its weights only set the scales of the default priors.
-    family : {"bernoulli", "gaussian", "categorical", "poisson", "negativebinomial", "t", ...}, optional
-        Distribution of the response. By default it follows from the declared type of the response column; see
-        :func:`~iwbayes.fit`.
-    priors : dict of str to distribution, optional
-        Priors that replace default priors, by the name of the coefficient:
-        ``{"age": pm.Normal.dist(0, 1), "sigma": pm.Exponential.dist(1)}``. For a model that Bambi builds, pass
-        ``bambi.Prior`` objects.
 
     Returns
     -------
@@ -91,11 +85,6 @@ def regression(
     If rows with missing cells were left out, weight the others with their own weights and total:
     ``w = release.weights.values[list(model.coords["row"])]`` and
     ``total=release.n_private * w.sum() / len(release.weights)``.
-
-    References
-    ----------
-    Gelman, Jakulin, Pittau & Su, A weakly informative default prior distribution for logistic and other regression
-    models, Annals of Applied Statistics 2 (2008), for priors on the scale of the columns.
 
     Examples
     --------
@@ -128,13 +117,12 @@ def build_model(design: Design, scales: PriorScales, priors: Priors | None = Non
         # the intercept comes last because its default prior depends on the slopes
         for term in sorted(design.terms, key=lambda term: term.name == "Intercept"):
             blocks[term.name] = _coefficients(design, term, scales, given.get(term.name), blocks)
-        beta = pt.concatenate([blocks[term.name] for term in design.terms], axis=0)
-        eta = x @ beta
-        aux = None
-        if design.auxiliary and design.auxiliary in given:
-            aux = model.register_rv(_sized(given[design.auxiliary], ()), design.auxiliary)
-        elif design.auxiliary:
-            aux = pm.HalfStudentT(design.auxiliary, nu=SIGMA_DOF, sigma=scales.response_sd)
+        eta = x @ pt.concatenate([blocks[term.name] for term in design.terms], axis=0)
+        aux = design.auxiliary
+        if aux in given:
+            aux = model.register_rv(_sized(given[aux], ()), aux)
+        elif aux:
+            aux = pm.HalfStudentT(aux, nu=SIGMA_DOF, sigma=scales.response_sd)
         predictor = eta if design.response_dim else eta[:, 0]
         response = design.y if design.family.continuous else design.y.astype(np.int64)
         _OBSERVED[design.family.name](pm, design.name, predictor, aux, observed=response, dims="row")
@@ -186,12 +174,9 @@ def _checked(design: Design, priors: Priors | None) -> dict[str, Any]:
     if unknown:
         raise ValueError(f"priors must name parameters of the model; got {unknown}. Use names from {names}.")
     for name, prior in priors.items():
-        owner = getattr(prior, "owner", None)
+        owner, kind = getattr(prior, "owner", None), type(prior).__name__
         if owner is None or not hasattr(owner.op, "ndim_supp"):
-            raise TypeError(
-                f"the prior of {name!r} must be a distribution such as pm.Normal.dist(0, 1); "
-                f"got {type(prior).__name__}."
-            )
+            raise TypeError(f"the prior of {name!r} must be a distribution such as pm.Normal.dist(0, 1); got {kind}.")
         inner = [v for v in ancestors(owner.inputs) if v.owner and isinstance(v.owner.op, RandomVariable)]
         if any(not isinstance(v.type, RandomType) for v in inner):
             raise ValueError(

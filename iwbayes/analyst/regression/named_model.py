@@ -19,10 +19,10 @@ def model(model: Callable[[pd.DataFrame], Any], *, family: None = None, name: st
 def model(
     model: str | Callable[[pd.DataFrame], Any], *, family: FamilyName | None = None, name: str | None = None
 ) -> ScoreModel:
-    """Describe an analysis model, so that a release can be made for it.
+    """Describe an analysis model for ``for_models`` of :func:`~iwbayes.publish`.
 
-    Pass the result in ``for_models`` of :func:`~iwbayes.publish`. The release then measures the scores of this model
-    (see "In stages" on the theory page), on which its estimates depend, so that their intervals can be calibrated.
+    The release then measures the scores of this model (see "In stages" on the theory page), on which its estimates
+    depend, so that their intervals can be calibrated.
 
     Parameters
     ----------
@@ -38,11 +38,6 @@ def model(
     name : str, optional
         Name of a function, by default its ``__name__``, for the record of the release. Not allowed with a formula,
         whose name is the formula itself.
-
-    Returns
-    -------
-    ScoreModel
-        A description of the model, with attribute ``name``.
 
     Raises
     ------
