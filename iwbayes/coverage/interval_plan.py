@@ -126,7 +126,6 @@ class IntervalPlan:
         return f"At epsilon {at}, do not expect calibrated intervals; their lengths mean little. {remedy}."
 
     def __repr__(self) -> str:
-        """Return the lengths as a table, with a summary in words."""
         return self.summary()
 
     def summary(self, *, width: int = WIDTH) -> str:
@@ -165,11 +164,9 @@ class IntervalPlan:
         ratios = self.lengths.loc[epsilon].dropna()
         if ratios.empty:
             return [f"At epsilon {epsilon:g}, no fit succeeded; {self.simulations['verdict'].iloc[0]}"]
+        found = f"the interval of {ratios.idxmax()} is about {ratios.max():.2g} times as long as from the private rows"
         verdict = f"{'' if self.calibrated[epsilon] > 0.5 else 'not '}calibrated"
-        return [
-            f"At epsilon {epsilon:g}, the interval of {ratios.idxmax()} is about {ratios.max():.2g} times as long as "
-            f"from the private rows. Expected verdict: {verdict}."
-        ]
+        return [f"At epsilon {epsilon:g}, {found}. Expected verdict: {verdict}."]
 
 
 def plan_intervals(
@@ -206,12 +203,11 @@ def plan_intervals(
         Public table that fits the schema, or earlier release. Rows are drawn from it with replacement (a release's in
         proportion to its weights). By default rows are uniform within the schema, so the response depends on no
         predictor. Never pass private rows: no budget covers this use.
-    generator, weights, for_models, response, share, adjacency
+    generator, weights, for_models, response, share, adjacency, progressbar
         As in `publish`. The simulated releases do not measure the formula unless `for_models` names it.
-    n_simulations : int, default 5
-        Number of simulated tables, the same at each epsilon. With 5,000 rows each takes one or two seconds per epsilon.
-    random_seed, progressbar : optional
-        Seed of the simulations, and whether to show progress if the error stream is a terminal.
+    n_simulations, random_seed : int, default 5, and int, numpy.random.Generator or None
+        Number of simulated tables, the same at each epsilon, and their seed. With 5,000 rows each takes one or two
+        seconds per epsilon.
 
     Raises
     ------

@@ -74,8 +74,8 @@ def coverage_study(
 ) -> CoverageStudy:
     """Estimate by simulation how often the intervals of a fit cover the true values.
 
-    Each replication simulates private rows with known parameters, publishes a release, fits it, and checks whether the
-    intervals cover the true values. Use it to check a design (schema, budget, model) before you publish real data.
+    Each replication simulates private rows with known parameters, publishes a release and fits it. Use it to check a
+    design (schema, budget, model) before you publish real data.
 
     Parameters
     ----------
@@ -96,21 +96,20 @@ def coverage_study(
         the first method of `fit`; for `iwbayes.fit` its intervals come from the row sandwich covariance.
     n_replications, levels : int, sequence of float
         Number of replications, and nominal levels of the equal-tailed intervals, in (0, 1).
-    n_jobs : int, default 1
-        Number of processes, with one thread each. With more than one, all callables must be importable by name.
+    n_jobs, progressbar : int, bool
+        Number of processes, with one thread each (with more than one, all callables must be importable by name), and
+        whether to show progress if the error stream is a terminal.
     random_seed : int, optional
         Seed of the study, required with a path. Replication i has the same seeds in every run, also those of
         generators and weight providers whose `random_seed` is None.
     path : str or Path, optional
         File to which each replication is added when it ends, so that a stopped study can continue and grow. A file with
         different settings is refused; functions are compared by name.
-    progressbar : bool, default True
-        Show progress if the error stream is a terminal.
 
     Returns
     -------
     CoverageStudy
-        Coverage, lengths and errors. A failed replication is listed in ``failures`` and left out of all shares.
+        Failed replications are listed in its ``failures`` and left out of all shares.
 
     Raises
     ------
@@ -271,20 +270,11 @@ def _rows(settings: StudySettings, number: int) -> list[dict[str, Any]]:
     generator = settings.generator
     if callable(generator):
         generator = generator(np.random.default_rng(sample))
-    release = publish_rows(
-        private,
-        generator=seeded(generator, train),
-        weights=seeded(settings.weights, train),
-        noise=SeededNoise(noise),
-        random_seed=sample,
-        progressbar=False,
-        **settings.publish,
-    )
+    parts = {"generator": seeded(generator, train), "weights": seeded(settings.weights, train), **settings.publish}
+    release = publish_rows(private, noise=SeededNoise(noise), random_seed=sample, progressbar=False, **parts)
     unweighted = release_of_rows(private, release.statement)
-    rows = fitted(REFERENCE, settings.reference, unweighted, truth, settings.levels, fit % 2**31)
-    for name, call in settings.fits.items():
-        rows += fitted(name, call, release, truth, settings.levels, fit % 2**31)
-    return rows
+    jobs = [(REFERENCE, settings.reference, unweighted), *((*job, release) for job in settings.fits.items())]
+    return [row for job in jobs for row in fitted(*job, truth, settings.levels, fit % 2**31)]
 
 
 def release_of_rows(private: PrivateTable, statement: PrivacyStatement) -> Release:

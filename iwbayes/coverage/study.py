@@ -43,7 +43,6 @@ class CoverageStudy:
     levels: tuple[float, ...]
 
     def __repr__(self) -> str:
-        """Return the mean coverage of each method as text."""
         n, level = self.replications["replication"].nunique(), self.levels[0]
         table = self.summary(level).round(3).to_string()
         return f"{n} replications, {len(self.failures)} failed; intervals of {100 * level:g} %\n{table}"
@@ -65,10 +64,7 @@ class CoverageStudy:
             error relative to the private rows; ``warned``, the share of replications with a CalibrationWarning; ``n``,
             the number of replications.
         """
-        lower, upper = self._bounds(level)
-        rows = self.replications.assign(
-            covered=self._covered(level), length=lambda f: f[upper] - f[lower], error=lambda f: f["mean"] - f["truth"]
-        )
+        rows = self._judged(level)
         keys = ["replication", "parameter"]
         reference = rows[rows["method"] == REFERENCE].set_index(keys)["length"].rename("reference_length")
         rows = rows.join(reference, on=keys).assign(ratio=lambda f: f["length"] / f["reference_length"])
@@ -103,8 +99,8 @@ class CoverageStudy:
             replications, because parameters of one replication are dependent; ``worst``, the smallest coverage of a
             parameter; ``length_ratio`` and ``rmse_ratio``, medians over parameters; ``warned``; ``n``.
         """
-        rows, by_method = self.replications, self.table(level).groupby("method", sort=False)
-        each = self._covered(level).groupby([rows["method"], rows["replication"]], sort=False).mean()
+        by_method = self.table(level).groupby("method", sort=False)
+        each = self._judged(level).groupby(["method", "replication"], sort=False)["covered"].mean()
         over = each.groupby("method", sort=False)
         return pd.DataFrame({
             "coverage": over.mean(),
@@ -191,12 +187,11 @@ class CoverageStudy:
             raise ValueError(f"parameters must be some of {list(own.columns)}; got {unknown or 'none'}.")
         return plot_pit({name: own[name].to_numpy() for name in shown})
 
-    def _covered(self, level: float) -> pd.Series:
-        """Return whether the interval of each row covers the truth."""
-        lower, upper = self._bounds(level)
-        return self.replications["truth"].between(self.replications[lower], self.replications[upper])
-
-    def _bounds(self, level: float) -> tuple[str, str]:
+    def _judged(self, level: float) -> pd.DataFrame:
+        """Return the replications with length and coverage of their intervals, and the error of their means."""
         if not any(np.isclose(level, own) for own in self.levels):
             raise ValueError(f"level must be one of {self.levels}; got {level}.")
-        return bounds_of(level)
+        rows = self.replications
+        lower, upper = (rows[name] for name in bounds_of(level))
+        covered = rows["truth"].between(lower, upper)
+        return rows.assign(covered=covered, length=upper - lower, error=rows["mean"] - rows["truth"])

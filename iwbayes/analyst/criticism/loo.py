@@ -117,7 +117,7 @@ class WeightedLOO:
         ``log p(y_i | y_-i)``, not multiplied by the weight; k-hat, -inf if leaving out the row changes nothing; and
         weights w_i, on the scale of the likelihood that was sampled.
     sample, response, rehearsed : WeightedSample, xarray.Dataset or None, RehearsedScore or None
-        Rows, observed values and predictive densities, with which :func:`~iwbayes.compare` checks and compares models.
+        Rows, observed values and predictive densities, for :func:`~iwbayes.compare`.
     """
 
     elpd: float
@@ -137,7 +137,6 @@ class WeightedLOO:
     rehearsed: RehearsedScore | None = None
 
     def __repr__(self) -> str:
-        """Show the estimates, and the number of rows in each range of k-hat."""
         noise = "includes" if self.noise_included else "does not include"
         k, good = self.pareto_k.to_numpy()[self.weights.to_numpy() > 0], self.good_k
         shares = [f"{n:6d} {n / len(k):6.1%}" for n in (sum(k <= good), sum((k > good) & (k <= 1)), sum(k > 1))]
@@ -170,17 +169,16 @@ def loo(
     Parameters
     ----------
     idata : arviz.InferenceData or xarray.DataTree
-        Draws of the weighted posterior, without calibration, with the groups ``log_likelihood`` (unweighted) and
-        ``log_likelihood_weighted``, from ``fit(..., log_likelihood=True, calibrate="none")`` or
-        :func:`~iwbayes.log_likelihood`.
+        Draws without calibration, with the groups ``log_likelihood`` (unweighted) and ``log_likelihood_weighted``, from
+        ``fit(..., log_likelihood=True, calibrate="none")`` or :func:`~iwbayes.log_likelihood`.
     release : Release
-        Release with the rows and weights of the model that was sampled; for different weights pass
-        ``dataclasses.replace(release, weights=...)``. If the model uses a subset of the rows or a different order, the
-        coordinate ``row`` of the log likelihood contains their indices, counted from 0. For ``<column>_observed``,
-        PyMC's name for the observed part of a variable, these are the rows in which the column is not missing.
+        With the rows and weights of the model, if need be by ``dataclasses.replace(release, weights=...)``. If the
+        model uses a subset of the rows or a different order, the coordinate ``row`` of the log likelihood contains
+        their indices, counted from 0. Rows of ``<column>_observed``, as PyMC names the observed part of a variable, are
+        those in which the column is not missing.
     total : float, optional
-        Sum of the weights over all rows of the release, as in the model that was sampled. By default the total that
-        :func:`~iwbayes.fit` recorded, or ``release.n_private``.
+        Sum of the weights over all rows of the release in the model. By default the total that :func:`~iwbayes.fit`
+        recorded, or ``release.n_private``.
     var_name : str, optional
         Observed variable from which rows are left out. By default all, which must have the same rows and weights.
     rehearsals : Rehearsals, optional
@@ -207,9 +205,8 @@ def loo(
 
     The standard error is ``total sqrt(V)``. For the weights of a tilt, V is the variance of calibrated intervals for
     the mean score (see "The sandwich with the noise in it" on the theory page), and for others that of a weighted mean.
-    With rehearsals it is the root mean square difference between the scores of the rows of each replay and of the
-    release, under the same draws, plus the variance that rehearsals cannot show. The page "Compare and check models"
-    says when to prefer it.
+    With rehearsals, which the page "Compare and check models" compares, it is the root mean square difference between
+    the scores of each replay and of the release, under the same draws, plus the variance that they cannot show.
 
     Examples
     --------

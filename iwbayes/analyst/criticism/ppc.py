@@ -58,16 +58,14 @@ def ppc(
 
     Parameters
     ----------
-    release : Release
-        Release with the rows and weights of the model; see :func:`~iwbayes.loo`.
-    idata : arviz.InferenceData or xarray.DataTree
-        Either a result of :func:`~iwbayes.fit`, calibrated or not: its responses are drawn from the family on the rows
-        of the release. Or the draws of any model, with ``observed_data`` and with ``posterior_predictive`` from
-        ``pm.sample_posterior_predictive(idata, model=weighted)``.
+    release, idata : Release, arviz.InferenceData or xarray.DataTree
+        Release with the rows and weights of the model, as in :func:`~iwbayes.loo`, and a result of
+        :func:`~iwbayes.fit`, calibrated or not, whose responses are drawn from the family. Or draws of any model, with
+        ``observed_data`` and ``posterior_predictive`` from ``pm.sample_posterior_predictive(idata, model=weighted)``.
     var_name : str, optional
         Observed variable to check. By default all observed variables with replicates.
     columns : dict of str to str, optional
-        Column of the release, for observed variables with another name. Not for results of :func:`~iwbayes.fit`.
+        Column of the release, for observed variables with another name; not for results of :func:`~iwbayes.fit`.
     statistics : dict of str to callable, optional
         Further summaries by their own names: functions (values (row,), weights (row,)) -> number. The weights sum to
         one; levels are passed as codes.
@@ -125,9 +123,9 @@ def ppc(
     rng = np.random.default_rng(random_seed)
     keys: list[tuple[Any, ...]] = []
     parts: list[pd.DataFrame] = []
-    noise_included = False
+    noise_included = rehearsals is not None
     for check in predicted_variables(idata, release, var_name=var_name, columns=columns or {}, draws=draws, rng=rng):
-        noise_included = check.sample.noise_included
+        noise_included |= check.sample.noise_included
         if by in check.columns:
             raise ValueError(
                 f"by must not be the response; within the levels of {by!r} all responses of {check.name!r} are equal. "
@@ -145,7 +143,7 @@ def ppc(
             parts.append(_compared(observed, own, values, prob))
     names = ["variable", *([] if by is None else [by]), "statistic"]
     table = pd.concat(parts).set_axis(pd.MultiIndex.from_tuples(keys, names=names))
-    table.attrs["noise_included"] = noise_included or rehearsals is not None
+    table.attrs["noise_included"] = noise_included
     return table
 
 

@@ -53,43 +53,38 @@ def predicted_variables(
     observed = arviz_compat.group(idata, "observed_data")
     posterior = arviz_compat.group_or_empty(idata, "posterior")
     check_recorded_weights(posterior, release)
-    if arviz_compat.has_group(idata, "posterior_predictive"):
-        predicted = arviz_compat.group(idata, "posterior_predictive")
-        known = [str(name) for name in observed.data_vars if name in predicted]
-        names = _names(var_name, known)
-        if unknown := [name for name in columns if name not in known]:
-            raise KeyError(
-                f"columns must name observed variables with replicates, {', '.join(known)}; got "
-                f"{', '.join(map(repr, unknown))}."
+    predicted, design = arviz_compat.group_or_empty(idata, "posterior_predictive"), None
+    known = [str(name) for name in observed.data_vars if name in predicted]
+    if not arviz_compat.has_group(idata, "posterior_predictive"):
+        design = recorded_design(posterior, release)
+        if design is None:
+            raise ValueError(
+                "the ArviZ object must have the group posterior_predictive; it is missing. Add it with "
+                "pm.sample_posterior_predictive(idata, model=weighted, extend_inferencedata=True)."
             )
-        return [_from_predictive(observed[name], predicted[name], release, columns, draws) for name in names]
-    design = recorded_design(posterior, release)
-    if design is None:
-        raise ValueError(
-            "the ArviZ object must have the group posterior_predictive; it is missing. Add it with "
-            "pm.sample_posterior_predictive(idata, model=weighted, extend_inferencedata=True)."
-        )
-    (name,) = _names(var_name, [design.name])
-    if columns:
-        raise ValueError(
-            f"columns must be omitted for a result of fit, whose response is {name!r} by its formula; got "
-            f"{dict(columns)}."
-        )
-    return [_from_fit(observed[name], design, posterior, release, draws, rng)]
-
-
-def _names(var_name: str | None, known: list[str]) -> list[str]:
+        known = [design.name]
     if not known:
         raise ValueError(
             "at least one observed variable must have replicates; none has. Sample posterior_predictive for it."
         )
-    if var_name is None:
-        return known
-    if var_name not in known:
+    if var_name not in (None, *known):
         raise KeyError(
             f"var_name must have observed values and replicates, as {', '.join(known)} do; got {var_name!r}."
         )
-    return [var_name]
+    if design is not None:
+        if columns:
+            raise ValueError(
+                f"columns must be omitted for a result of fit, whose response is {design.name!r} by its formula; got "
+                f"{dict(columns)}."
+            )
+        return [_from_fit(observed[design.name], design, posterior, release, draws, rng)]
+    if unknown := [name for name in columns if name not in known]:
+        raise KeyError(
+            f"columns must name observed variables with replicates, {', '.join(known)}; got "
+            f"{', '.join(map(repr, unknown))}."
+        )
+    names = known if var_name is None else [var_name]
+    return [_from_predictive(observed[name], predicted[name], release, columns, draws) for name in names]
 
 
 def _from_fit(

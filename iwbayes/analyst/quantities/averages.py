@@ -69,7 +69,7 @@ def average(
     random_seed: int | np.random.Generator | None,
     attrs: dict[str, Any] | None = None,
 ) -> arviz_compat.ArvizObject:
-    """Average a quantity over the rows of a fit within the levels of `by`; see "Averages over random rows" (theory)."""
+    """Average a quantity over rows, within the levels of `by`. Theory: docs/theory.md#averages-over-random-rows."""
     checks.one_of("rows", rows, get_args(Rows), "Use 'random' to average over the population.")
     rng = np.random.default_rng(random_seed)
     groups = row_groups(fitted.sample, fitted.release, by)

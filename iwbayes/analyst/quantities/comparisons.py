@@ -11,7 +11,7 @@ import pandas as pd
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.quantities.averages import Quantity, Rows, Variable, average, sums_over_rows
-from iwbayes.analyst.quantities.fitted_rows import FittedRows, constant, is_number
+from iwbayes.analyst.quantities.fitted_rows import FittedRows, is_number
 from iwbayes.release import Release
 from iwbayes.schema.columns import _Whole
 from iwbayes.utils import checks
@@ -106,7 +106,8 @@ def _contrast(fitted: FittedRows, name: str, asked: Any) -> tuple[Variable, list
     # the comparison of 1 with 0 needs no dimension
     plain = levels == (0, 1) and asked is None and name not in fitted.recorded.predictor_levels
     labels = None if plain else tuple(map(_text, values[1:]))
-    frames = [fitted.distinct.assign(**{name: constant(fitted.distinct[name], value)}) for value in values]
+    rows, dtype = fitted.distinct, fitted.distinct[name].dtype
+    frames = [rows.assign(**{name: pd.Series(value, rows.index, dtype)}) for value in values]
     return Variable(name, labels, {"reference": _text(values[0])}), frames
 
 
@@ -137,7 +138,6 @@ class _Contrasts(Quantity):
     designs: list[list[Array]]  # for each variable and each of its values, the design matrix (row, column)
 
     def average(self, beta: Array, shares: Array) -> Array:
-        """See `averages.Quantity`."""
         parts = []
         for designs in self.designs:
             sums = [list(sums_over_rows(self.family.mean, x, beta, lambda rows: shares[rows])) for x in designs]
@@ -150,7 +150,6 @@ class _Contrasts(Quantity):
         return np.concatenate(parts).transpose(2, 0, 1)
 
     def at_rows(self, beta: Array, shares: Array) -> Array:
-        """See `averages.Quantity`."""
         parts = []
         for designs in self.designs:
             means = np.stack([self.family.mean(beta.T @ x.T) for x in designs])[..., None]

@@ -139,14 +139,6 @@ def is_number(value: Any) -> bool:
     return checks.is_real(value) and math.isfinite(value)
 
 
-def constant(values: pd.Series, level: Any) -> pd.Series:
-    """Return a column of the same type in which all values are `level`."""
-    if isinstance(values.dtype, pd.CategoricalDtype):
-        codes = np.full(len(values), list(values.cat.categories).index(level))
-        return pd.Series(pd.Categorical.from_codes(codes, dtype=values.dtype), index=values.index)
-    return pd.Series(np.full(len(values), level, dtype=values.dtype), index=values.index)
-
-
 def outcome_coords(design: DesignSpec, *, linear: bool = False) -> dict[str, list[str]]:
     """Return dimension and levels of a categorical response, or {}; for linear predictors without the first level."""
     if not design.family.by_level:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
 import numpy as np
 import pandas as pd
@@ -69,15 +68,13 @@ def _of_one(
     """Intervals of one posterior or table; `named` is its name for messages, with a space before."""
     if isinstance(posterior, pd.DataFrame):
         return _checked(posterior, named)
-    known = False
-    with suppress(TypeError):
-        known = arviz_compat.has_group(posterior, "posterior")
-    if not known:
+    try:
+        group = arviz_compat.group(posterior, "posterior")
+    except (KeyError, TypeError):
         raise TypeError(
             f"posteriors must be ArviZ objects with a group 'posterior' or tables; got {type(posterior).__name__}"
             f"{named}. Pass results of iw.fit or pm.sample."
-        )
-    group = arviz_compat.group(posterior, "posterior")
+        ) from None
     variables = group.drop_vars(NOT_CALIBRATED, errors="ignore")
     if var_names is not None:
         wanted = [var_names] if isinstance(var_names, str) else list(var_names)

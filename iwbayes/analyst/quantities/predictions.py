@@ -151,10 +151,9 @@ def _grid(fitted: FittedRows, conditional: Any) -> tuple[pd.DataFrame, list[str]
         raise ValueError(
             "conditional must not contain 'row', because the result has a dimension row. Rename this column."
         )
-    values = {
-        name: _spread(fitted, name) if given is None else fitted.checked(name, given, "conditional")
-        for name, given in asked.items()
-    }
+    values = {}
+    for name, given in asked.items():
+        values[name] = _spread(fitted, name) if given is None else fitted.checked(name, given, "conditional")
     n_rows = math.prod(map(len, values.values()))
     if n_rows > MOST_ROWS:
         raise ValueError(

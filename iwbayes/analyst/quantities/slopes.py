@@ -43,8 +43,7 @@ def slopes(
     idata : arviz.InferenceData or xarray.DataTree
         Complete result of :func:`~iwbayes.fit`, also if read from a file.
     release : Release
-        The release that was fitted. If `fit` had different weights, for example from
-        :func:`~iwbayes.noise_aware_weights`, pass ``dataclasses.replace(release, weights=...)``.
+        The release that was fitted; if the fit had other weights, ``dataclasses.replace(release, weights=...)``.
     wrt : str or sequence of str, optional
         Numeric predictors ("with respect to"), also whole numbers outside ``C(...)``. By default all of them.
     by : str, optional
@@ -112,8 +111,7 @@ class _Slopes(Quantity):
     changes: Array  # (row, variable, column): derivative of the design matrix in each predictor
 
     def average(self, beta: Array, shares: Array) -> Array:
-        """See `averages.Quantity`. Coefficients multiply averages of the mean's gradient times the matrix's changes."""
-
+        # coefficients multiply averages of the mean's gradient times the matrix's changes
         def factors(rows: slice) -> Array:
             return (shares[rows, :, None, None] * self.changes[rows, None]).reshape(rows.stop - rows.start, -1)
 
@@ -125,7 +123,6 @@ class _Slopes(Quantity):
         return slopes.reshape(shares.shape[1], -1, len(beta))
 
     def at_rows(self, beta: Array, shares: Array) -> Array:
-        """See `averages.Quantity`."""
         gradient = self.family.mean_gradient(beta.T @ self.x.T)
         slopes = np.einsum("oki,ivc,ck->ivo", gradient, self.changes, beta, optimize=True)
         return slopes.reshape(len(self.x), 1, -1)

@@ -1,17 +1,14 @@
 """Regressions as PyMC models, with weakly informative default priors.
 
 Default priors are computed from the synthetic design, which is public, and its weights, following rstanarm and Bambi
-(Gelman, Jakulin, Pittau & Su, Annals of Applied Statistics 2, 2008, scale priors by the columns, too).
-Let m_j be the weighted mean of column j, and s_j the standard deviation that is left when the other columns are given.
-For the families gaussian and t let m_y and s_y be the mean and standard deviation of the response; for gamma m_y is the
-logarithm of its mean. Otherwise m_y = 0 and s_y = 1.
+(Gelman, Jakulin, Pittau & Su, Annals of Applied Statistics 2, 2008, also scale priors by the columns). Let m_j be the
+weighted mean of column j, and s_j the standard deviation that is left when the other columns are given; m_y and s_y are
+those of the response for gaussian and t; for gamma m_y is the logarithm of its mean. Otherwise m_y = 0 and s_y = 1.
 
-* Coefficient of column j: Normal(0, 2.5 s_y / s_j). A square or an interaction has the same prior wherever the zero of
-  its columns is, because of the other columns. A column of zeros and ones, such as a level of a factor, is treated as
-  if both values were equally frequent (s_j = 1/2 if it is independent of the columns of other terms), so the prior of a
-  rare level is no wider than that of a common one.
-* Intercept: the intercept of the centred design, Intercept + sum_j m_j b_j, is Normal(m_y, 2.5 s_y). The model states
-  this as Intercept | b ~ Normal(m_y - sum_j m_j b_j, 2.5 s_y), with the same joint density.
+* Coefficient of column j: Normal(0, 2.5 s_y / s_j), for squares and interactions wherever the zero of their columns is.
+  A column of zeros and ones, such as a level of a factor, is treated as if both values were equally frequent (s_j = 1/2
+  if it is independent of the columns of other terms), so the prior of a rare level is no wider than of a common one.
+* Intercept | b ~ Normal(m_y - sum_j m_j b_j, 2.5 s_y), so that of the centred design is Normal(m_y, 2.5 s_y).
 * Thresholds of the family cumulative, at the means of the columns: Normal(-2 to 2, 2.5).
 * sigma of the families gaussian and t: HalfStudentT(4, s_y). alpha and nu have Bambi's default priors.
 * Scale of group-specific effects: HalfNormal(2.5 s_y) for the intercept, HalfNormal(2.5 s_y / s_j) for slopes.
@@ -154,10 +151,9 @@ def _coefficients(design: Design, term: Term, scales: PriorScales, prior: Any, s
 def log_prior(design: Design, scales: PriorScales, priors: Priors | None = None) -> LogPrior:
     """Return the joint prior of a regression in numpy; given priors replace default priors by name."""
     shapes = {term.name: design.shape(term) for term in design.terms}
-    given = {
-        name: _density(prior, shapes.get(name, ()), positive=name == design.auxiliary)
-        for name, prior in _checked(design, priors).items()
-    }
+    given = {}
+    for name, prior in _checked(design, priors).items():
+        given[name] = _density(prior, shapes.get(name, ()), positive=name == design.auxiliary)
     return LogPrior(design, scales, given)
 
 

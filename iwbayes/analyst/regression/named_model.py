@@ -33,11 +33,9 @@ def model(
         constant) is replaced by this column of the private rows. Other values computed from the frame, for example a
         mean, stay public constants. So compute products and other functions of several columns inside the model.
     family : {"bernoulli", "gaussian", "categorical", "poisson"}, optional
-        Family of a formula. By default it follows from the declared type of the response column, as in
-        :func:`~iwbayes.fit`. Not allowed with a function.
+        Family of a formula, by default that of :func:`~iwbayes.fit`. Not allowed with a function.
     name : str, optional
-        Name of a function, by default its ``__name__``, for the record of the release. Not allowed with a formula,
-        whose name is the formula itself.
+        Name of a function for the record of the release, by default its ``__name__``. Not allowed with a formula.
 
     Raises
     ------
@@ -55,10 +53,6 @@ def model(
 
     Examples
     --------
-    >>> import iwbayes as iw
-    >>> iw.model("visits ~ age + income", family="poisson")
-    RegressionModel(formula='visits ~ age + income', family='poisson')
-
     >>> import pymc as pm
     >>> def counts(frame):
     ...     with pm.Model() as built:
