@@ -14,7 +14,7 @@ import pandas as pd
 from scipy.optimize import isotonic_regression
 
 from iwbayes.analyst.fit import fit
-from iwbayes.coverage.run import fitted, release_of_rows
+from iwbayes.coverage.run import Fit, fitted, release_of_rows
 from iwbayes.coverage.study import REFERENCE, bounds_of
 from iwbayes.curator.named_models import weights_for
 from iwbayes.curator.plan import Plan, plan, uniform_table, warn_of_delta
@@ -294,11 +294,7 @@ def _public_rows(schema: Schema, like: Any) -> tuple[SyntheticTable, Array]:
 
 
 def _simulated(
-    private: PrivateTable,
-    call: Callable[..., Any],
-    budgets: Sequence[float],
-    settings: dict[str, Any],
-    rng: np.random.Generator,
+    private: PrivateTable, call: Fit, budgets: Sequence[float], settings: dict[str, Any], rng: np.random.Generator
 ) -> list[dict[str, Any]]:
     """Fit simulated rows, and their release at each budget; return the ratio of lengths per parameter."""
     noise, sample, posterior, train = rng.integers(2**31, size=4).tolist()

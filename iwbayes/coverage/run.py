@@ -30,6 +30,8 @@ from iwbayes.utils import checks
 from iwbayes.utils.threads import one_blas_thread
 from iwbayes.utils.warnings import CalibrationWarning
 
+#: Function of a release and a random_seed that returns an ArviZ object.
+Fit = Callable[..., Any]
 #: Version of the file of results.
 _FORMAT = 1
 #: Attributes of a calibration record that a study stores.
@@ -49,8 +51,8 @@ class StudySettings:
     truth: Mapping[str, float] | None
     generator: Any
     weights: Any
-    fits: Mapping[str, Callable[..., Any]]
-    reference: Callable[..., Any]
+    fits: Mapping[str, Fit]
+    reference: Fit
     publish: Mapping[str, Any]
     levels: tuple[float, ...]
     random_seed: int
@@ -60,11 +62,11 @@ def coverage_study(
     simulate: Callable[[np.random.Generator], Any],
     generator: Any = None,
     weights: Any = None,
-    fit: Callable[..., Any] | Mapping[str, Callable[..., Any]] | None = None,
+    fit: Fit | Mapping[str, Fit] | None = None,
     *,
     publish: Mapping[str, Any],
     truth: Mapping[str, float] | None = None,
-    reference: Callable[..., Any] | None = None,
+    reference: Fit | None = None,
     n_replications: int = 200,
     levels: Sequence[float] = (0.9, 0.5, 0.95),
     n_jobs: int = 1,
@@ -230,8 +232,7 @@ def _check(
         raise ValueError(f"fit must have at least one method, and no method may be called {REFERENCE!r}.")
     if not isinstance(publish, Mapping) or {"epsilon", "delta"} - set(publish):
         raise TypeError("publish must be a dict with epsilon and delta, such as {'epsilon': 1.0, 'delta': 1e-6}.")
-    taken = sorted({"generator", "weights", "noise", "random_seed", "ledger", "progressbar"} & set(publish))
-    if taken:
+    if taken := sorted({"generator", "weights", "noise", "random_seed", "ledger", "progressbar"} & set(publish)):
         raise ValueError(f"publish must not contain {taken}, because the study sets them.")
     checks.whole("n_replications", n)
     checks.whole("n_jobs", n_jobs)
@@ -284,12 +285,7 @@ def release_of_rows(private: PrivateTable, statement: PrivacyStatement) -> Relea
 
 
 def fitted(
-    name: str,
-    call: Callable[..., Any],
-    release: Release,
-    truth: Mapping[str, float] | None,
-    levels: Sequence[float],
-    seed: int,
+    name: str, call: Fit, release: Release, truth: Mapping[str, float] | None, levels: Sequence[float], seed: int
 ) -> list[dict[str, Any]]:
     """Fit a release by one method; return one row per parameter in ``truth``, or per recorded parameter if None."""
     with warnings.catch_warnings(record=True) as caught:
@@ -300,8 +296,7 @@ def fitted(
     draws = arviz_compat.scalars(arviz_compat.group(idata, "posterior"))
     facts, of_each = _facts(idata)
     truth = dict.fromkeys(of_each, float("nan")) if truth is None else truth
-    absent = [parameter for parameter in truth if parameter not in draws]
-    if absent:
+    if absent := [parameter for parameter in truth if parameter not in draws]:
         raise ValueError(f"truth must name parameters of the fit {name!r}; it has {list(draws)}, and not {absent}.")
     rows = []
     for parameter, value in truth.items():

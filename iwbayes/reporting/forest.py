@@ -94,8 +94,7 @@ def plot_forest(
     """
     table = _long(posteriors, prob)
     shown = list(dict.fromkeys(table["method"])) if methods is None else list(methods)
-    unknown = sorted({*shown, *([reference] if reference else [])} - set(table["method"]))
-    if unknown:
+    if unknown := sorted({*shown, *([reference] if reference else [])} - set(table["method"])):
         raise ValueError(f"posteriors has no method {unknown}; it has {sorted(set(table['method']))}.")
     if table.duplicated(["coefficient", "method"]).any():
         raise ValueError("posteriors has a pair of coefficient and method twice. Keep one row for each.")
@@ -128,8 +127,7 @@ def _long(posteriors: Any, prob: float) -> pd.DataFrame:
     """Table with columns coefficient, method, mean, lower, upper and calibrated."""
     if isinstance(posteriors, pd.DataFrame) and {"method"} & {*posteriors.columns, *posteriors.index.names}:
         table = posteriors.reset_index() if "method" in posteriors.index.names else posteriors
-        absent = [name for name in _COLUMNS if name not in table.columns]
-        if absent:
+        if absent := [name for name in _COLUMNS if name not in table.columns]:
             raise ValueError(f"the table lacks the columns {absent}; it needs {list(_COLUMNS)}.")
         return table if "calibrated" in table.columns else table.assign(calibrated=pd.NA)
     found = intervals(posteriors, prob=prob)

@@ -271,8 +271,7 @@ def summaries_of(levels: Sequence[Any], custom: Sequence[Summary] = ()) -> list[
     of_numbers = [Summary(("mean", "sd"), _moments, _moments_influence), Summary(quantiles, weighted_quantiles)]
     summaries = [*([_shares_of(levels)] if levels else of_numbers), *custom]
     names = _names(summaries)
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
+    if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(
             f"the names of statistics must differ from each other and from the standard summaries; "
             f"{', '.join(map(repr, twice))} would occur twice. Rename your statistics."

@@ -49,7 +49,6 @@ class WeightedSample:
 
     @cached_property
     def _shares(self) -> Array:
-        """Normalised weights of all rows of the table."""
         return self.table / self.table.sum()
 
     @cached_property

@@ -17,7 +17,6 @@ from iwbayes.schema.columns import _Whole
 from iwbayes.utils import checks
 from iwbayes.utils.arrays import Array
 
-#: Ways to compare two averages.
 Comparison = Literal["difference", "ratio"]
 #: Most values of a predictor in one comparison.
 MOST_VALUES = 100

@@ -94,8 +94,7 @@ def _of_one(
 def _checked(table: pd.DataFrame, named: str) -> pd.DataFrame:
     """Return a table of estimates in the form of `intervals`."""
     table = table.set_index("coefficient") if "coefficient" in table.columns else table.rename_axis("coefficient")
-    absent = [name for name in BOUNDS if name not in table.columns]
-    if absent:
+    if absent := [name for name in BOUNDS if name not in table.columns]:
         raise ValueError(f"the table{named} lacks the columns {absent}; it needs {list(BOUNDS)}.")
     if table.index.has_duplicates:
         twice = str(table.index[table.index.duplicated()][0])

@@ -23,7 +23,6 @@ from iwbayes.utils import checks
 from iwbayes.utils.arrays import Array
 from iwbayes.utils.threads import one_blas_thread
 
-#: Kinds of predictions.
 Kind = Literal["mean", "response", "linear"]
 #: Number of values of a numeric column in a grid, and most rows of a grid.
 GRID_POINTS, MOST_ROWS = 50, 10_000

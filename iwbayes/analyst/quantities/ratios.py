@@ -100,8 +100,7 @@ def _checked_units(units: Any, posterior: xr.Dataset, names: list[str]) -> dict[
         return {}
     if not isinstance(units, Mapping):
         raise TypeError(f"units must be a dict of term to number; got {type(units).__name__}. Use {{'age': 10}}.")
-    unknown = [name for name in units if name not in names]
-    if unknown:
+    if unknown := [name for name in units if name not in names]:
         raise ValueError(f"units must name terms of the formula; got {unknown}. Use names from {names}.")
     for name, unit in units.items():
         if not checks.is_real(unit):

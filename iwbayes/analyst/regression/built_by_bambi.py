@@ -1,8 +1,7 @@
 """Regressions that Bambi builds for `fit`: more families, binomial trials, offsets and group-specific effects.
 
-Bambi builds the PyMC model. This module then weights, samples and calibrates it. Calibration needs parameters that the
-rows inform directly, so predictors are not centred and group-specific effects use the centred parametrisation:
-they are Normal(0, scale) themselves.
+Calibration needs parameters that the rows inform directly, so predictors are not centred and group-specific effects use
+the centred parametrisation: they are Normal(0, scale) themselves.
 """
 
 from __future__ import annotations
@@ -139,8 +138,7 @@ def build(formula: str, release: Release, family: Any, priors: Any) -> tuple[pm.
             f"{list(schema.names)}."
         )
     name = family if family is not None else "binomial" if len(own) > 1 else default_family(schema[own[0]])
-    missing = [column for column in used if frame[column].isna().any()]
-    if missing:
+    if missing := [column for column in used if frame[column].isna().any()]:
         raise ValueError(
             f"the columns of {formula!r} must have no missing cells, because this model uses all rows; {missing} have "
             "some. Leave these columns out, or impute the cells in your own PyMC model."
@@ -265,8 +263,7 @@ def _ready_response(data: pd.DataFrame, own: tuple[str, ...], schema: Schema, fa
 def _within(values: pd.Series, why: str, *, lower: Any = None, upper: Any = None) -> pd.Series:
     """Clip cells to the bounds, and warn with the number of cells changed."""
     clipped = values.clip(lower=lower, upper=upper)
-    changed = int((clipped != values).sum())
-    if changed:
+    if changed := int((clipped != values).sum()):
         warnings.warn(
             f"{changed} of {len(values)} synthetic rows have a value of {values.name!r} that is {why}. Private rows "
             "cannot have these values, so the cells are set to the nearest allowed value.",

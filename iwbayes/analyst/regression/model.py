@@ -94,8 +94,7 @@ def regression(
         return build(formula, release, family, priors)[0]
     synthetic = release.synthetic
     design = build_design(formula, synthetic.frame, synthetic.schema, family)
-    scales = prior_scales(design, np.asarray(release.weights.values)[design.rows])
-    return build_model(design, scales, priors)
+    return build_model(design, prior_scales(design, np.asarray(release.weights.values)[design.rows]), priors)
 
 
 def build_model(design: Design, scales: PriorScales, priors: Priors | None = None) -> pm.Model:
@@ -137,9 +136,8 @@ def _coefficients(design: Design, term: Term, scales: PriorScales, prior: Any, s
         mean: Any = 0.0
         if term.name == "Intercept":
             mean = scales.mean
-            for other in design.terms:
-                if other.name in slopes:
-                    mean = mean - scales.center[other.columns] @ slopes[other.name]
+            for other in [other for other in design.terms if other.name in slopes]:
+                mean = mean - scales.center[other.columns] @ slopes[other.name]
             mean = mean if design.response_dim or isinstance(mean, float) else mean[0]
         sd = scales.sd[term.columns]
         if design.response_dim and term.dim:
@@ -166,8 +164,7 @@ def _checked(design: Design, priors: Priors | None) -> dict[str, Any]:
     from pytensor.tensor.random.type import RandomType
 
     names = [term.name for term in design.terms] + [name for name in (design.auxiliary,) if name]
-    unknown = sorted(set(priors) - set(names))
-    if unknown:
+    if unknown := sorted(set(priors) - set(names)):
         raise ValueError(f"priors must name parameters of the model; got {unknown}. Use names from {names}.")
     for name, prior in priors.items():
         owner, kind = getattr(prior, "owner", None), type(prior).__name__
