@@ -86,7 +86,7 @@ def as_tilt(phi, noise, value=None, **more) -> ReleasedTilt:
 def drawn_fit(formula, family, release, theta=None, *, shape=(2, 3), seed=0, stats=None):
     """Design of a formula, and an ArviZ object of draws (chain, draw, p) as fit stores them."""
     problem = RegressionProblem.of(formula, release, family, None, release.weights)
-    regression, design = problem.posterior, problem.design
+    regression, design = problem.posterior, problem.posterior.design
     if theta is None:
         theta = 0.3 * np.random.default_rng(seed).normal(size=(*shape, design.n_parameters))
     posterior = posterior_dataset(regression, theta)

@@ -176,13 +176,13 @@ def fit(
     regression: RegressionProblem | BuiltRegression
     if is_beyond(formula, family):
         regression = BuiltRegression.of(formula, release, family, priors, weights)
+        sampled = regression.sampled(settings, rng)
     else:
-        regression = RegressionProblem.of(formula, release, family, priors, weights)
+        regression, sampled = RegressionProblem.of(formula, release, family, priors, weights), None
     posterior = regression.posterior
     found = calibrated(
         posterior, release, how, settings, rng,
-        weights=weights, rehearsals=rehearsals, formula=lambda: regression.measurable,
-        sampled=regression.sampled(settings, rng),
+        weights=weights, rehearsals=rehearsals, formula=lambda: regression.measurable, sampled=sampled,
     )  # fmt: skip
     groups = groups_of(posterior_dataset(posterior, found.theta), found, release, posterior, weights)
     groups["observed_data"] = regression.observed

@@ -14,7 +14,7 @@ import pandas as pd
 from scipy.optimize import isotonic_regression
 
 from iwbayes.analyst.fit import fit
-from iwbayes.coverage.run import fitted, release_of_rows
+from iwbayes.coverage.run import Fit, fitted, release_of_rows
 from iwbayes.coverage.study import REFERENCE, bounds_of
 from iwbayes.curator.named_models import weights_for
 from iwbayes.curator.plan import Plan, plan, uniform_table, warn_of_delta
@@ -83,15 +83,13 @@ class IntervalPlan:
     def epsilon_for(self, ratio: float = 2.0, *, parameter: str | None = None) -> float:
         """Return the epsilon at which intervals are ``ratio`` times as long as intervals from the private rows.
 
-        Isotonic regression makes the ratios decreasing in epsilon; between budgets they are interpolated linearly in
-        log epsilon. Only budgets at which most parameters were calibrated are used.
+        Ratios, made decreasing by isotonic regression, are interpolated linearly in log epsilon between budgets at
+        which most parameters were calibrated.
 
         Parameters
         ----------
-        ratio : float, default 2.0
-            Ratio of lengths, above 1.
-        parameter : str, optional
-            Name of a parameter. By default no interval is longer: the largest ratio over the parameters is used.
+        ratio, parameter : float and str, optional
+            Ratio of lengths, above 1, and the parameter. By default it is the largest ratio over the parameters.
 
         Raises
         ------
@@ -102,10 +100,9 @@ class IntervalPlan:
             raise ValueError(f"parameter must be one of {list(self.lengths)}; got {parameter!r}.")
         found = (self.lengths.max(axis=1) if parameter is None else self.lengths[parameter])[self.calibrated > 0.5]
         if len(found) < 2:
-            remedy = self.advice or "Plan with more epsilons."
             raise ValueError(
                 f"interpolation needs two budgets at which most parameters are calibrated; there are {len(found)}. "
-                f"{remedy}"
+                f"{self.advice or 'Plan with more epsilons.'}"
             )
         ratios = isotonic_regression(found.to_numpy(), increasing=False).x
         if not ratios[-1] <= ratio <= ratios[0]:
@@ -129,22 +126,19 @@ class IntervalPlan:
         return f"At epsilon {at}, do not expect calibrated intervals; their lengths mean little. {remedy}."
 
     def __repr__(self) -> str:
-        """Return the lengths as a table, with a summary in words."""
         return self.summary()
 
     def summary(self, *, width: int = WIDTH) -> str:
         """Return lengths and verdicts as plain text, with lines of at most ``width`` characters."""
         title, header, rows, notes = self._shown()
-        lines = fill(title, later="  ", width=width).split("\n")
+        lines = [fill(title, later="  ", width=width)]
         for start in range(1, len(header), _BUDGETS_IN_A_ROW):
             kept = slice(start, start + _BUDGETS_IN_A_ROW)
-            some = [[row[0], *row[kept]] for row in rows]
-            names = [header[0], *header[kept]]
+            names, *some = [[row[0], *row[kept]] for row in (header, *rows)]
             lines.append(text_table(names, some, indent="  ", width=width, right=len(names) - 1))
         return "\n".join([*lines, *(wrapped(f"  {note}", width=width) for note in notes)])
 
     def _repr_html_(self) -> str:
-        """Return the table as HTML, for notebooks."""
         title, header, rows, notes = self._shown()
         return html_table(title, header, rows, notes=notes)
 
@@ -170,11 +164,9 @@ class IntervalPlan:
         ratios = self.lengths.loc[epsilon].dropna()
         if ratios.empty:
             return [f"At epsilon {epsilon:g}, no fit succeeded; {self.simulations['verdict'].iloc[0]}"]
+        found = f"the interval of {ratios.idxmax()} is about {ratios.max():.2g} times as long as from the private rows"
         verdict = f"{'' if self.calibrated[epsilon] > 0.5 else 'not '}calibrated"
-        return [
-            f"At epsilon {epsilon:g}, the interval of {ratios.idxmax()} is about {ratios.max():.2g} times as long as "
-            f"from the private rows. Expected verdict: {verdict}."
-        ]
+        return [f"At epsilon {epsilon:g}, {found}. Expected verdict: {verdict}."]
 
 
 def plan_intervals(
@@ -205,25 +197,17 @@ def plan_intervals(
     ----------
     schema, n : Schema, int
         Declaration and (public) number of rows of the private table.
-    formula, family : str
-        Regression, as in `fit`.
-    epsilon, delta : float or sequence of float, float
-        One or several privacy budgets.
+    formula, family, epsilon, delta : str, str, float or sequence of float, float
+        Regression, as in `fit`, and one or several privacy budgets.
     like : SyntheticTable, pandas.DataFrame or Release, optional
         Public table that fits the schema, or earlier release. Rows are drawn from it with replacement (a release's in
         proportion to its weights). By default rows are uniform within the schema, so the response depends on no
         predictor. Never pass private rows: no budget covers this use.
-    generator, weights, for_models, response, share, adjacency
+    generator, weights, for_models, response, share, adjacency, progressbar
         As in `publish`. The simulated releases do not measure the formula unless `for_models` names it.
-    n_simulations : int, default 5
-        Number of simulated tables, the same at each epsilon. With 5,000 rows each takes one or two seconds per epsilon.
-    random_seed, progressbar : optional
-        Seed of the simulations, and whether to show progress if the error stream is a terminal.
-
-    Returns
-    -------
-    IntervalPlan
-        Ratios of lengths and the expected verdict, also as a DataFrame.
+    n_simulations, random_seed : int, default 5, and int, numpy.random.Generator or None
+        Number of simulated tables, the same at each epsilon, and their seed. With 5,000 rows each takes one or two
+        seconds per epsilon.
 
     Raises
     ------
@@ -252,13 +236,8 @@ def plan_intervals(
     budgets = sorted({check_budget(one, delta)[0] for one in several})
     if not budgets:
         raise ValueError("epsilon must be a number or a sequence of numbers; got an empty sequence.")
-    settings: dict[str, Any] = {
-        "generator": generator,
-        "weights": weights_for(weights, for_models, response, schema),
-        "share": share,
-        "delta": delta,
-        "adjacency": adjacency,
-    }
+    settings: dict[str, Any] = {"generator": generator, "share": share, "delta": delta, "adjacency": adjacency}
+    settings["weights"] = weights_for(weights, for_models, response, schema)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)  # warn_of_delta below warns once, with the caller's line
         plans = tuple(plan(schema, n, epsilon=one, **settings) for one in budgets)
@@ -275,10 +254,10 @@ def plan_intervals(
                 found = _simulated(PrivateTable(draw(rng), schema), call, budgets, settings, rng)
             rows += [{"simulation": number, **row} for row in found]
             step()
-    names = sorted({row["parameter"] for row in rows})
+    simulations = pd.DataFrame(rows)
+    names = sorted(simulations["parameter"].unique())
     rare = [] if like is None else rare_references(*_public_rows(schema, like), names)
-    sentences = " ".join([rows_from, *(one.text for one in rare)])
-    return IntervalPlan(formula, int(n), sentences, plans, pd.DataFrame(rows))
+    return IntervalPlan(formula, int(n), " ".join([rows_from, *(one.text for one in rare)]), plans, simulations)
 
 
 def population(
@@ -299,10 +278,10 @@ def population(
     if not isinstance(like, SyntheticTable | pd.DataFrame | Release):
         raise TypeError(f"like must be a SyntheticTable, a DataFrame or a Release; got {type(like).__name__}.")
     table, shares = _public_rows(schema, like)
-    frame = table.frame
+    frame, p = table.frame, shares / shares.sum()
     kind = "rows of an earlier release, by their weights" if isinstance(like, Release) else "rows of a public table"
     return (
-        lambda rng: frame.iloc[rng.choice(len(frame), n, p=shares / shares.sum())].reset_index(drop=True),
+        lambda rng: frame.iloc[rng.choice(len(frame), n, p=p)].reset_index(drop=True),
         f"Simulated rows are drawn from the {len(frame)} {kind}.",
     )
 
@@ -315,11 +294,7 @@ def _public_rows(schema: Schema, like: Any) -> tuple[SyntheticTable, Array]:
 
 
 def _simulated(
-    private: PrivateTable,
-    call: Callable[..., Any],
-    budgets: Sequence[float],
-    settings: dict[str, Any],
-    rng: np.random.Generator,
+    private: PrivateTable, call: Fit, budgets: Sequence[float], settings: dict[str, Any], rng: np.random.Generator
 ) -> list[dict[str, Any]]:
     """Fit simulated rows, and their release at each budget; return the ratio of lengths per parameter."""
     noise, sample, posterior, train = rng.integers(2**31, size=4).tolist()

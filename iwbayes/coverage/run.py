@@ -27,10 +27,11 @@ from iwbayes.release.statement import PrivacyStatement
 from iwbayes.release.weights import Weights
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.utils import checks
-from iwbayes.utils.arrays import Array
 from iwbayes.utils.threads import one_blas_thread
 from iwbayes.utils.warnings import CalibrationWarning
 
+#: Function of a release and a random_seed that returns an ArviZ object.
+Fit = Callable[..., Any]
 #: Version of the file of results.
 _FORMAT = 1
 #: Attributes of a calibration record that a study stores.
@@ -50,8 +51,8 @@ class StudySettings:
     truth: Mapping[str, float] | None
     generator: Any
     weights: Any
-    fits: Mapping[str, Callable[..., Any]]
-    reference: Callable[..., Any]
+    fits: Mapping[str, Fit]
+    reference: Fit
     publish: Mapping[str, Any]
     levels: tuple[float, ...]
     random_seed: int
@@ -61,11 +62,11 @@ def coverage_study(
     simulate: Callable[[np.random.Generator], Any],
     generator: Any = None,
     weights: Any = None,
-    fit: Callable[..., Any] | Mapping[str, Callable[..., Any]] | None = None,
+    fit: Fit | Mapping[str, Fit] | None = None,
     *,
     publish: Mapping[str, Any],
     truth: Mapping[str, float] | None = None,
-    reference: Callable[..., Any] | None = None,
+    reference: Fit | None = None,
     n_replications: int = 200,
     levels: Sequence[float] = (0.9, 0.5, 0.95),
     n_jobs: int = 1,
@@ -75,8 +76,8 @@ def coverage_study(
 ) -> CoverageStudy:
     """Estimate by simulation how often the intervals of a fit cover the true values.
 
-    Each replication simulates private rows with known parameters, publishes a release, fits it, and checks whether the
-    intervals cover the true values. Use it to check a design (schema, budget, model) before you publish real data.
+    Each replication simulates private rows with known parameters, publishes a release and fits it. Use it to check a
+    design (schema, budget, model) before you publish real data.
 
     Parameters
     ----------
@@ -97,21 +98,20 @@ def coverage_study(
         the first method of `fit`; for `iwbayes.fit` its intervals come from the row sandwich covariance.
     n_replications, levels : int, sequence of float
         Number of replications, and nominal levels of the equal-tailed intervals, in (0, 1).
-    n_jobs : int, default 1
-        Number of processes, with one thread each. With more than one, all callables must be importable by name.
+    n_jobs, progressbar : int, bool
+        Number of processes, with one thread each (with more than one, all callables must be importable by name), and
+        whether to show progress if the error stream is a terminal.
     random_seed : int, optional
         Seed of the study, required with a path. Replication i has the same seeds in every run, also those of
         generators and weight providers whose `random_seed` is None.
     path : str or Path, optional
         File to which each replication is added when it ends, so that a stopped study can continue and grow. A file with
         different settings is refused; functions are compared by name.
-    progressbar : bool, default True
-        Show progress if the error stream is a terminal.
 
     Returns
     -------
     CoverageStudy
-        Coverage, lengths and errors. A failed replication is listed in ``failures`` and left out of all shares.
+        Failed replications are listed in its ``failures`` and left out of all shares.
 
     Raises
     ------
@@ -134,9 +134,7 @@ def coverage_study(
     [('private rows', 'x'), ('fit', 'x')]
     """
     fits: dict[str, Any] = dict(fit) if isinstance(fit, Mapping) else {"fit": fit}
-    _check(simulate, fits, publish, n_replications, levels, n_jobs, random_seed)
-    if path is not None and random_seed is None:
-        raise ValueError("with a path, random_seed is required, so that the study can continue. Pass random_seed.")
+    _check(simulate, fits, publish, n_replications, levels, n_jobs, random_seed, path)
     seed = secrets.randbits(31) if random_seed is None else int(random_seed)
     reference, ordered = reference or next(iter(fits.values())), tuple(map(float, levels))
     settings = StudySettings(simulate, truth, generator, weights, fits, reference, dict(publish), ordered, seed)
@@ -181,11 +179,8 @@ def _finished(path: Path, settings: dict[str, Any]) -> dict[int, dict[str, Any]]
     try:
         header, *records = (json.loads(line) for line in whole.splitlines() or [text])
         found = header["settings"]
-        differing = [
-            f"{name} is {found.get(name)!r} in the file and {value!r} here"
-            for name, value in settings.items()
-            if found.get(name) != value
-        ]
+        pairs = ((name, found.get(name), value) for name, value in settings.items())
+        differing = [f"{name} is {old!r} in the file and {new!r} here" for name, old, new in pairs if old != new]
         if header["format"] != _FORMAT or differing:
             raise ValueError(
                 f"{path} contains a different study ({'; '.join(differing) or 'an older format'}). Choose another file."
@@ -227,7 +222,7 @@ def _name(function: Any) -> str:
 
 
 def _check(
-    simulate: Any, fits: Mapping[str, Any], publish: Any, n: Any, levels: Any, n_jobs: Any, random_seed: Any
+    simulate: Any, fits: Mapping[str, Any], publish: Any, n: Any, levels: Any, n_jobs: Any, random_seed: Any, path: Any
 ) -> None:
     named = {"simulate": simulate, **{f"fit {name!r}": call for name, call in fits.items()}}
     for name, call in named.items():
@@ -237,13 +232,14 @@ def _check(
         raise ValueError(f"fit must have at least one method, and no method may be called {REFERENCE!r}.")
     if not isinstance(publish, Mapping) or {"epsilon", "delta"} - set(publish):
         raise TypeError("publish must be a dict with epsilon and delta, such as {'epsilon': 1.0, 'delta': 1e-6}.")
-    taken = sorted({"generator", "weights", "noise", "random_seed", "ledger", "progressbar"} & set(publish))
-    if taken:
+    if taken := sorted({"generator", "weights", "noise", "random_seed", "ledger", "progressbar"} & set(publish)):
         raise ValueError(f"publish must not contain {taken}, because the study sets them.")
     checks.whole("n_replications", n)
     checks.whole("n_jobs", n_jobs)
     if random_seed is not None:
         checks.whole("random_seed", random_seed, 0)
+    elif path is not None:
+        raise ValueError("with a path, random_seed is required, so that the study can continue. Pass random_seed.")
     if not len(levels):
         raise ValueError("levels must have at least one level, such as 0.9; got none.")
     for level in levels:
@@ -257,8 +253,7 @@ def replicate(settings: StudySettings, number: int) -> dict[str, Any]:
         with one_blas_thread():
             rows = _rows(settings, number)
     except Exception as raised:  # one failed replication must not end a study that runs for hours
-        first = next(iter(str(raised).splitlines()), "")
-        error = f"{type(raised).__name__}: {first}"
+        error = f"{type(raised).__name__}: {next(iter(str(raised).splitlines()), '')}"
     return {"replication": number, "seconds": time.perf_counter() - start, "error": error, "rows": rows}
 
 
@@ -276,35 +271,21 @@ def _rows(settings: StudySettings, number: int) -> list[dict[str, Any]]:
     generator = settings.generator
     if callable(generator):
         generator = generator(np.random.default_rng(sample))
-    release = publish_rows(
-        private,
-        generator=seeded(generator, train),
-        weights=seeded(settings.weights, train),
-        noise=SeededNoise(noise),
-        random_seed=sample,
-        progressbar=False,
-        **settings.publish,
-    )
+    parts = {"generator": seeded(generator, train), "weights": seeded(settings.weights, train), **settings.publish}
+    release = publish_rows(private, noise=SeededNoise(noise), random_seed=sample, progressbar=False, **parts)
     unweighted = release_of_rows(private, release.statement)
-    rows = fitted(REFERENCE, settings.reference, unweighted, truth, settings.levels, fit % 2**31)
-    for name, call in settings.fits.items():
-        rows += fitted(name, call, release, truth, settings.levels, fit % 2**31)
-    return rows
+    jobs = [(REFERENCE, settings.reference, unweighted), *((*job, release) for job in settings.fits.items())]
+    return [row for job in jobs for row in fitted(*job, truth, settings.levels, fit % 2**31)]
 
 
 def release_of_rows(private: PrivateTable, statement: PrivacyStatement) -> Release:
-    """Return a release whose rows are the simulated private rows with weights of one, for the reference fit."""
+    """Return the simulated private rows with weights of one as a release, for the reference fit."""
     table = SyntheticTable(private.frame, private.schema, origin="simulated private rows")
     return Release(table, Weights(np.zeros(len(table)), "none"), statement, n_private=len(table))
 
 
 def fitted(
-    name: str,
-    call: Callable[..., Any],
-    release: Release,
-    truth: Mapping[str, float] | None,
-    levels: Sequence[float],
-    seed: int,
+    name: str, call: Fit, release: Release, truth: Mapping[str, float] | None, levels: Sequence[float], seed: int
 ) -> list[dict[str, Any]]:
     """Fit a release by one method; return one row per parameter in ``truth``, or per recorded parameter if None."""
     with warnings.catch_warnings(record=True) as caught:
@@ -315,34 +296,19 @@ def fitted(
     draws = arviz_compat.scalars(arviz_compat.group(idata, "posterior"))
     facts, of_each = _facts(idata)
     truth = dict.fromkeys(of_each, float("nan")) if truth is None else truth
-    absent = [parameter for parameter in truth if parameter not in draws]
-    if absent:
+    if absent := [parameter for parameter in truth if parameter not in draws]:
         raise ValueError(f"truth must name parameters of the fit {name!r}; it has {list(draws)}, and not {absent}.")
-    return [
-        {
-            "method": name,
-            "parameter": parameter,
-            "truth": float(value),
-            **_summary(draws[parameter], float(value), levels),
-            "warned": warned,
-            **facts,
-            **of_each.get(parameter, _UNKNOWN),
-        }
-        for parameter, value in truth.items()
-    ]
-
-
-def _summary(draws: Array, truth: float, levels: Sequence[float]) -> dict[str, float]:
-    """Return mean, sd, equal-tailed intervals, and the share of draws below the truth (ties count one half)."""
-    found = {
-        "mean": float(draws.mean()),
-        "sd": float(draws.std(ddof=1)),
-        "pit": float(np.mean(draws < truth) + np.mean(draws == truth) / 2),
-    }
-    for level in levels:
-        tails = (1 - level) / 2, (1 + level) / 2
-        found |= dict(zip(bounds_of(level), np.quantile(draws, tails).tolist(), strict=True))
-    return found
+    rows = []
+    for parameter, value in truth.items():
+        own, true = draws[parameter], float(value)
+        row = {"method": name, "parameter": parameter, "truth": true, "mean": float(own.mean())}
+        # ties count one half
+        row |= {"sd": float(own.std(ddof=1)), "pit": float(np.mean(own < true) + np.mean(own == true) / 2)}
+        for level in levels:
+            ends = np.quantile(own, [(1 - level) / 2, (1 + level) / 2]).tolist()
+            row |= dict(zip(bounds_of(level), ends, strict=True))
+        rows.append({**row, "warned": warned, **facts, **of_each.get(parameter, _UNKNOWN)})
+    return rows
 
 
 def _facts(idata: Any) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:

@@ -34,24 +34,8 @@ class CoverageStudy:
         the calibration record (``verdict``, ``kappa_max``, ``explained_min``, ``second_order_max``,
         ``misfit_share_max``, ``skew_max``, ``pareto_k``, ``ess``, ``clipped_private``; None for a fit without a
         record); and for the parameter ``kappa``, ``explained`` and ``calibrated``.
-    failures : pandas.DataFrame
-        Failed replications, with columns ``replication`` and ``error``.
-    levels : tuple of float
-        Nominal levels of the intervals.
-
-    Examples
-    --------
-    Simulated posteriors for 200 replications of a parameter whose true value is 0:
-
-    >>> mean = np.random.default_rng(1).normal(0, 1, 200)
-    >>> frame = pd.DataFrame({"replication": range(200), "parameter": "b", "truth": 0.0, "warned": False})
-    >>> frames = [
-    ...     frame.assign(method=name, mean=sd * mean, lower_90=sd * (mean - 1.645), upper_90=sd * (mean + 1.645))
-    ...     for name, sd in (("private rows", 1.0), ("fit", 2.0))
-    ... ]
-    >>> study = CoverageStudy(pd.concat(frames), pd.DataFrame({"replication": [], "error": []}), (0.9,))
-    >>> study.table().loc[("fit", "b"), ["length_ratio", "n"]].tolist()
-    [2.0, 200.0]
+    failures, levels : pandas.DataFrame, tuple of float
+        Failed replications, with columns ``replication`` and ``error``, and nominal levels of the intervals.
     """
 
     replications: pd.DataFrame
@@ -59,11 +43,9 @@ class CoverageStudy:
     levels: tuple[float, ...]
 
     def __repr__(self) -> str:
-        """Return the mean coverage of each method as text."""
-        n = self.replications["replication"].nunique()
-        table = self.summary(self.levels[0]).round(3).to_string()
-        percent = f"{100 * self.levels[0]:g}"
-        return f"{n} replications, {len(self.failures)} failed; intervals of {percent} %\n{table}"
+        n, level = self.replications["replication"].nunique(), self.levels[0]
+        table = self.summary(level).round(3).to_string()
+        return f"{n} replications, {len(self.failures)} failed; intervals of {100 * level:g} %\n{table}"
 
     def table(self, level: float = 0.9) -> pd.DataFrame:
         """Return coverage, length and error of each method and parameter.
@@ -82,10 +64,7 @@ class CoverageStudy:
             error relative to the private rows; ``warned``, the share of replications with a CalibrationWarning; ``n``,
             the number of replications.
         """
-        lower, upper = self._bounds(level)
-        rows = self.replications.assign(
-            covered=self._covered(level), length=lambda f: f[upper] - f[lower], error=lambda f: f["mean"] - f["truth"]
-        )
+        rows = self._judged(level)
         keys = ["replication", "parameter"]
         reference = rows[rows["method"] == REFERENCE].set_index(keys)["length"].rename("reference_length")
         rows = rows.join(reference, on=keys).assign(ratio=lambda f: f["length"] / f["reference_length"])
@@ -120,11 +99,9 @@ class CoverageStudy:
             replications, because parameters of one replication are dependent; ``worst``, the smallest coverage of a
             parameter; ``length_ratio`` and ``rmse_ratio``, medians over parameters; ``warned``; ``n``.
         """
-        table = self.table(level)
-        rows = self.replications
-        each = self._covered(level).groupby([rows["method"], rows["replication"]], sort=False).mean()
+        by_method = self.table(level).groupby("method", sort=False)
+        each = self._judged(level).groupby(["method", "replication"], sort=False)["covered"].mean()
         over = each.groupby("method", sort=False)
-        by_method = table.groupby("method", sort=False)
         return pd.DataFrame({
             "coverage": over.mean(),
             "coverage_se": over.std(ddof=1) / np.sqrt(over.size()),
@@ -161,7 +138,7 @@ class CoverageStudy:
     def plot_calibration(self, *, ax: Axes | None = None) -> Axes:
         """Plot the coverage of equal-tailed intervals of every level, averaged over the parameters.
 
-        On the diagonal, coverage equals the nominal level. Above it intervals are too long, and below it too short.
+        Above the diagonal, intervals are too long, and below it too short.
 
         Parameters
         ----------
@@ -196,11 +173,7 @@ class CoverageStudy:
         method : str
             Name of a method.
         parameters : sequence of str, optional
-            Names of parameters; by default all. Unknown names are a ValueError.
-
-        Returns
-        -------
-        ndarray of matplotlib.axes.Axes, shape (parameter,)
+            Names of parameters, whose axes are returned; by default all. Unknown names are a ValueError.
         """
         from iwbayes.analyst.arviz_compat import plot_pit
 
@@ -214,12 +187,11 @@ class CoverageStudy:
             raise ValueError(f"parameters must be some of {list(own.columns)}; got {unknown or 'none'}.")
         return plot_pit({name: own[name].to_numpy() for name in shown})
 
-    def _covered(self, level: float) -> pd.Series:
-        """Return whether the interval of each row covers the truth."""
-        lower, upper = self._bounds(level)
-        return self.replications["truth"].between(self.replications[lower], self.replications[upper])
-
-    def _bounds(self, level: float) -> tuple[str, str]:
+    def _judged(self, level: float) -> pd.DataFrame:
+        """Return the replications with length and coverage of their intervals, and the error of their means."""
         if not any(np.isclose(level, own) for own in self.levels):
             raise ValueError(f"level must be one of {self.levels}; got {level}.")
-        return bounds_of(level)
+        rows = self.replications
+        lower, upper = (rows[name] for name in bounds_of(level))
+        covered = rows["truth"].between(lower, upper)
+        return rows.assign(covered=covered, length=upper - lower, error=rows["mean"] - rows["truth"])

@@ -66,23 +66,20 @@ def plot_forest(
     Parameters
     ----------
     posteriors : arviz.InferenceData, xarray.DataTree, pandas.DataFrame, or dict of str to these
-        One posterior, or several by their names, such as ``{"private rows": idata, "released": other}``; see
-        :func:`~iwbayes.intervals`. A table may also have a column ``method``.
+        One or several, as in :func:`~iwbayes.intervals`; a table may also have a column ``method``.
     methods : sequence of str, optional
         Methods to show, from the top; all by default.
     reference : str, optional
-        Show differences from this method's mean, divided by half the length of its interval, so that coefficients of
-        every size can be compared. The axis is linear within 3 and logarithmic beyond.
+        Show differences from this method's mean, in units of half its interval, to compare coefficients of every size.
+        The axis is linear within 3 and logarithmic beyond.
     release : Release, optional
         Standardise: slopes of numeric columns are multiplied by the weighted standard deviation of the column in this
-        release, which the label gives. They then compare with each other and with those of levels.
+        release, which the label gives, so that they compare with each other and with those of levels.
     apart : sequence of str
         Variables with a separate axis above the others, because their size would hide the slopes; without a reference.
-    prob : float
-        Probability of the equal-tailed intervals, in (0, 1). Bounds in tables are drawn as they are.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on, which are divided if an axis is apart; by default those of a new figure. Those of the slopes
-        are returned, and all are in ``ax.figure``.
+    prob, ax : float, matplotlib.axes.Axes, optional
+        Probability of the equal-tailed intervals, in (0, 1), except of those in tables; and axes to draw on, which are
+        divided if an axis is apart (by default new ones). Those of the slopes are returned.
 
     Raises
     ------
@@ -91,18 +88,13 @@ def plot_forest(
 
     Examples
     --------
-    With ``release`` as in the example of :func:`~iwbayes.publish`:
-
-    >>> rows = {"weighted": release, "unweighted": release.unweighted()}
-    >>> found = {name: iw.fit("y ~ x", own, calibrate="none", draws=200, random_seed=1) for name, own in rows.items()}
-    >>> ax = iw.plots.forest(found, release=release)
-    >>> "change in the log odds of y" in ax.get_xlabel()
+    >>> idata = iw.fit("y ~ x", release, draws=200, random_seed=1)
+    >>> "change in the log odds of y" in iw.plots.forest({"weighted": idata}, release=release).get_xlabel()
     True
     """
     table = _long(posteriors, prob)
     shown = list(dict.fromkeys(table["method"])) if methods is None else list(methods)
-    unknown = sorted({*shown, *([reference] if reference else [])} - set(table["method"]))
-    if unknown:
+    if unknown := sorted({*shown, *([reference] if reference else [])} - set(table["method"])):
         raise ValueError(f"posteriors has no method {unknown}; it has {sorted(set(table['method']))}.")
     if table.duplicated(["coefficient", "method"]).any():
         raise ValueError("posteriors has a pair of coefficient and method twice. Keep one row for each.")
@@ -116,10 +108,10 @@ def plot_forest(
         table, labels = _standardised(table, release)
         label += "\nnumbers: per standard deviation, which is in brackets"
     table = table.assign(coefficient=[labels[str(name)] for name in table["coefficient"]])
-    bare = {labels[name]: re.sub(r"\[.*", "", name) for name in labels}
+    bare = {label: re.sub(r"\[.*", "", name) for name, label in labels.items()}
     groups = [[own for own, name in bare.items() if name == one] for one in apart]
-    rest = [name for name, own in bare.items() if own not in apart]
-    groups = [group for group in (*groups, rest) if group]
+    groups.append([own for own, name in bare.items() if name not in apart])
+    groups = list(filter(None, groups))
     ax = axes_or_new(ax, 7, _FRAME + 0.45 * (len(groups) - 1) + _ROW * len(bare) * (len(shown) + 1))
     axes = _panels(ax, [len(group) for group in groups])
     for own, group in zip(axes, groups, strict=True):
@@ -135,8 +127,7 @@ def _long(posteriors: Any, prob: float) -> pd.DataFrame:
     """Table with columns coefficient, method, mean, lower, upper and calibrated."""
     if isinstance(posteriors, pd.DataFrame) and {"method"} & {*posteriors.columns, *posteriors.index.names}:
         table = posteriors.reset_index() if "method" in posteriors.index.names else posteriors
-        absent = [name for name in _COLUMNS if name not in table.columns]
-        if absent:
+        if absent := [name for name in _COLUMNS if name not in table.columns]:
             raise ValueError(f"the table lacks the columns {absent}; it needs {list(_COLUMNS)}.")
         return table if "calibrated" in table.columns else table.assign(calibrated=pd.NA)
     found = intervals(posteriors, prob=prob)
@@ -213,9 +204,7 @@ def _panels(ax: Axes, sizes: Sequence[int]) -> list[Axes]:
     if len(sizes) == 1 or spec is None:
         return [ax] * len(sizes)
     inner = spec.subgridspec(len(sizes), 1, height_ratios=[size + 0.4 for size in sizes])
-    figure = ax.get_figure()
-    assert figure is not None
-    above = [figure.add_subplot(inner[index]) for index in range(len(sizes) - 1)]
+    above = [ax.figure.add_subplot(inner[index]) for index in range(len(sizes) - 1)]
     ax.set_subplotspec(inner[-1])
     for own in above:
         own.tick_params(axis="x", labelsize="small")

@@ -34,17 +34,15 @@ def plot_marginals(
     ----------
     release : Release
         Its synthetic rows and weights are drawn.
-    columns : sequence of str, optional
-        Names of the columns to draw; all by default.
-    axes : sequence of matplotlib.axes.Axes, optional
-        One for each column; by default those of a new figure with three panels in a row.
+    columns, axes : sequence of str, sequence of matplotlib.axes.Axes, optional
+        Columns to draw, all by default, and axes, one for each; by default a new figure with three panels in a row.
 
     Returns
     -------
     ndarray of matplotlib.axes.Axes, shape (column,)
-        Heights are shares of the rows. Whole numbers have a bar each if the rows' range has at most 60 of them, and
-        bins of several otherwise. Columns with ``transform="log1p"`` have a logarithmic axis. The 12 most frequent
-        levels have a bar each, the others share one. A title gives the share of missing cells.
+        Whole numbers have a bar each if the rows' range has at most 60 of them, and bins of several otherwise. Columns
+        with ``transform="log1p"`` have a logarithmic axis. The 12 most frequent levels have a bar each, the others
+        share one. A title gives the share of missing cells.
 
     Raises
     ------
@@ -53,8 +51,6 @@ def plot_marginals(
 
     Examples
     --------
-    With ``release`` as in the example of :func:`~iwbayes.publish`:
-
     >>> [ax.get_title() for ax in iw.plots.marginals(release, ["x", "group"])]
     ['x', 'group']
     """
@@ -67,10 +63,9 @@ def plot_marginals(
     if axes is None:
         tall = -(-len(names) // wide)
         figure = NotebookFigure(figsize=(3.6 * wide, 2.6 * tall + 0.3), layout="constrained")
-        grid = figure.subplots(tall, wide, squeeze=False).ravel()
-        for spare in grid[len(names) :]:
-            spare.remove()
-        found = grid[: len(names)]
+        found, spare = np.split(figure.subplots(tall, wide, squeeze=False).ravel(), [len(names)])
+        for own in spare:
+            own.remove()
     else:
         found = np.array(list(axes), dtype=object)
     if len(found) != len(names):

@@ -35,18 +35,15 @@ _DODGE, _FEW = 0.5, 5
 def plot_predictions(predictions: arviz_compat.ArvizObject, *, prob: float = 0.9, ax: Axes | None = None) -> Axes:
     """Draw predictions against a column that varies between the rows, with a line or marker for each value of others.
 
-    Numbers with more than five values give lines with bands, others markers with intervals. The title says whether
-    these are calibrated.
+    Numbers with more than five values give lines with bands, others markers with intervals.
 
     Parameters
     ----------
     predictions : arviz.InferenceData or xarray.DataTree
         Result of :func:`~iwbayes.predictions`. The axis shows the first column of its ``conditional``, or else the
         first predictor that varies.
-    prob : float
-        Probability of the equal-tailed intervals, in (0, 1).
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on, which are returned; by default those of a new figure.
+    prob, ax : float, matplotlib.axes.Axes, optional
+        Probability of the equal-tailed intervals, in (0, 1), and axes to draw on, which are returned (or new ones).
 
     Raises
     ------
@@ -55,8 +52,6 @@ def plot_predictions(predictions: arviz_compat.ArvizObject, *, prob: float = 0.9
 
     Examples
     --------
-    With ``release`` as in the example of :func:`~iwbayes.publish`:
-
     >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
     >>> iw.plots.predictions(iw.predictions(idata, release, conditional=["x"])).get_xlabel()
     'x'
@@ -96,16 +91,14 @@ def plot_predictions(predictions: arviz_compat.ArvizObject, *, prob: float = 0.9
 def plot_averages(idata: arviz_compat.ArvizObject, *, prob: float = 0.9, ax: Axes | None = None) -> Axes:
     """Draw average slopes, average comparisons or odds ratios as a forest plot; ratios have a logarithmic axis.
 
-    The title says whether the intervals are calibrated; those that are NOT are hollow and dashed.
+    Intervals that are NOT calibrated are hollow and dashed, and the title says so.
 
     Parameters
     ----------
     idata : arviz.InferenceData or xarray.DataTree
         Result of :func:`~iwbayes.slopes`, :func:`~iwbayes.comparisons` or :func:`~iwbayes.odds_ratios`.
-    prob : float
-        Probability of the equal-tailed intervals, in (0, 1).
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on, which are returned; by default those of a new figure.
+    prob, ax : float, matplotlib.axes.Axes, optional
+        Probability of the equal-tailed intervals, in (0, 1), and axes to draw on, which are returned (or new ones).
 
     Raises
     ------
@@ -114,8 +107,6 @@ def plot_averages(idata: arviz_compat.ArvizObject, *, prob: float = 0.9, ax: Axe
 
     Examples
     --------
-    With ``release`` as in the example of :func:`~iwbayes.publish`:
-
     >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
     >>> ax = iw.plots.slopes(iw.slopes(idata, release, random_seed=1))
     >>> sorted(label.get_text() for label in ax.get_yticklabels())

@@ -40,8 +40,7 @@ MEASURED = "private rows, measured with noise (90 % interval)"
 def plot_weights(release: Release | Weights, *, ax: Axes | None = None) -> Axes:
     """Draw a histogram of the weights on a logarithmic axis, with Pareto shape and effective sample size.
 
-    Use it to see whether a few rows dominate an analysis: the title says how many equal rows the weighted are worth.
-    The dashed line is a weight of one. Weights below 0.001 are in the first bar, and the label counts them.
+    The title says how many equal rows the weighted are worth. The first bar has all weights below 0.001.
 
     Parameters
     ----------
@@ -49,11 +48,6 @@ def plot_weights(release: Release | Weights, *, ax: Axes | None = None) -> Axes:
         If there are several weight draws, their average is drawn, and the diagnostics are the worst of all draws.
     ax : matplotlib.axes.Axes, optional
         Axes to draw on, which are returned; by default those of a new figure.
-
-    Raises
-    ------
-    TypeError
-        If release is neither a Release nor Weights.
 
     Examples
     --------
@@ -72,16 +66,11 @@ def plot_weights(release: Release | Weights, *, ax: Axes | None = None) -> Axes:
     ax.hist(values, bins=np.logspace(low - pad, high + pad, _BINS + 1).tolist(), color=BLUE)
     ax.axvline(1, color=GREY, linewidth=1, linestyle="--")
     log_axis(ax)
-    n = len(weights)
-    without = n - len(values)
+    n, without = len(weights), len(weights) - len(values)
     below = f"; {small:,} rows below {_SMALL:g} are in the first bar" if small else ""
-    label_axes(
-        ax,
-        x=f"weight of a synthetic row (mean 1{below})",
-        y="rows",
-        title=f"Worth {weights.ess:,.0f} of {n:,} rows ({weights.ess / n:.0%}); "
-        f"Pareto k {weights.pareto_k_in_words}" + (f"; {without:,} rows without weight" if without else ""),
-    )
+    title = f"Worth {weights.ess:,.0f} of {n:,} rows ({weights.ess / n:.0%}); Pareto k {weights.pareto_k_in_words}"
+    title += f"; {without:,} rows without weight" if without else ""
+    label_axes(ax, x=f"weight of a synthetic row (mean 1{below})", y="rows", title=title)
     ax.yaxis.set_major_formatter("{x:,.0f}")
     return ax
 
@@ -89,28 +78,21 @@ def plot_weights(release: Release | Weights, *, ax: Axes | None = None) -> Axes:
 def plot_overlap(release: Release, *, most: int = 30, ax: Axes | None = None) -> Axes:
     """Compare the measured features of the private rows with the synthetic rows, before and after weighting.
 
-    Use it to see what the weights correct. Only released quantities are shown: the noisy mean of the tilt's features,
-    as means of columns and their products, in standard deviations of the synthetic rows from the unweighted mean. Bars
-    are 90 % intervals of the privacy noise. Weighted rows should lie within most of the bars.
+    Only released quantities are shown: the noisy mean of the tilt's features, as means of columns and their products,
+    in standard deviations of the synthetic rows from the unweighted mean. Bars are 90 % intervals of the privacy noise.
+    Weighted rows should lie within most of the bars.
 
     Parameters
     ----------
     release : Release
-        Its weights carry a measurement with a feature map, as tilt weights do.
+        Its weights carry a measurement with a feature map, as tilt weights do; otherwise a ValueError.
     most : int
         Largest number of terms; those furthest from the unweighted rows are shown.
     ax : matplotlib.axes.Axes, optional
         Axes to draw on, which are returned; by default those of a new figure.
 
-    Raises
-    ------
-    ValueError
-        If the weights carry no measured features.
-
     Examples
     --------
-    With ``release`` as in the example of :func:`~iwbayes.publish`:
-
     >>> len(iw.plots.overlap(release, most=5).get_yticklabels())
     5
     """
@@ -164,14 +146,9 @@ def plot_budget(release: Release | PrivacyStatement, *, ax: Axes | None = None) 
     Parameters
     ----------
     release : Release or PrivacyStatement
-        Its privacy statement lists the uses.
+        Its privacy statement lists the uses; a ValueError if nothing was charged.
     ax : matplotlib.axes.Axes, optional
         Axes to draw on, which are returned; by default those of a new figure.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If release is neither a Release nor a PrivacyStatement, or nothing was charged.
 
     Examples
     --------
@@ -199,11 +176,8 @@ def plot_budget(release: Release | PrivacyStatement, *, ax: Axes | None = None) 
     ax.bar_label(bars, written, padding=3)
     ax.set_xlim(0, 1.3 * drawn.max())
     label_rows(ax, labels)
-    label_axes(
-        ax,
-        x=f"epsilon (at delta {statement.delta:.3g}, adjacency {statement.adjacency})",
-        title=f"all uses together cost epsilon {written[-1]}",
-    )
+    at = f"epsilon (at delta {statement.delta:.3g}, adjacency {statement.adjacency})"
+    label_axes(ax, x=at, title=f"all uses together cost epsilon {written[-1]}")
     return ax
 
 
@@ -216,19 +190,12 @@ def plot_rehearsals(idata: arviz_compat.ArvizObject, *, ax: Axes | None = None) 
     Parameters
     ----------
     idata : arviz.InferenceData or xarray.DataTree
-        A result of :func:`~iwbayes.fit` or :func:`~iwbayes.calibrate` with rehearsals.
+        A result of :func:`~iwbayes.fit` or :func:`~iwbayes.calibrate` with rehearsals; otherwise a ValueError.
     ax : matplotlib.axes.Axes, optional
         Axes to draw on, which are returned; by default those of a new figure.
 
-    Raises
-    ------
-    ValueError
-        If the result was not calibrated by rehearsals.
-
     Examples
     --------
-    With ``release`` as in the example of :func:`~iwbayes.publish`:
-
     >>> rehearsals = iw.rehearse(release, 10, random_seed=1, progressbar=False)
     >>> idata = iw.fit("y ~ x + z", release, rehearsals=rehearsals, draws=250, random_seed=1, progressbar=False)
     >>> [label.get_text() for label in iw.plots.rehearsals(idata).get_yticklabels()]

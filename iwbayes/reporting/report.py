@@ -39,24 +39,18 @@ _NEIGHBOURS = {
 }
 #: Largest numbers of columns that are drawn, of parameters that are listed, and of parameters that are drawn.
 _MOST_COLUMNS, _MOST_PARAMETERS, _MOST_DRAWN = 30, 200, 60
-_SUMMARY = {
-    "mean": "mean",
-    "sd": "sd",
-    "eti90_lb": "5 %",
-    "eti90_ub": "95 %",
-    "ess_bulk": "ESS bulk",
-    "ess_tail": "ESS tail",
-    "r_hat": "R-hat",
-}
+#: Columns of the summary, and their names on the page.
+_SUMMARY = ("mean", "sd", "eti90_lb", "eti90_ub", "ess_bulk", "ess_tail", "r_hat")
+_HEADER = ("parameter", "mean", "sd", "5 %", "95 %", "ESS bulk", "ESS tail", "R-hat")
 
 
 def report(
     release: Release, idata: Any = None, *, title: str | None = None, date: datetime.date | str | None = None
 ) -> str:
-    """Describe a release, and a posterior that was fitted to it, on one HTML page.
+    """Describe a release, and a posterior that was fitted to it, on one HTML page, a text to be written as UTF-8.
 
-    The page is a single file: it loads no script, no font and nothing from a network. Warnings come first. Equal
-    arguments give equal pages on the same date.
+    The page loads no script, no font and nothing from a network. Warnings come first, after the date, the version of
+    iwbayes and the SHA-256 of the release's file. Equal arguments give equal pages on the same date.
 
     Parameters
     ----------
@@ -68,11 +62,6 @@ def report(
         Title of the page, which by default names the columns, and date at its top: by default that of the environment
         variable ``SOURCE_DATE_EPOCH`` (seconds since 1970) if it is set, and otherwise today's; both in UTC.
 
-    Returns
-    -------
-    str
-        HTML, to be written as UTF-8. The date, the version of iwbayes and the SHA-256 of the release's file come first.
-
     Raises
     ------
     TypeError, ValueError
@@ -81,8 +70,6 @@ def report(
 
     Examples
     --------
-    With ``release`` as in the example of :func:`~iwbayes.publish`:
-
     >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
     >>> page = iw.report(release, idata)  # to be written to a file: Path("report.html").write_text(page)
     """
@@ -106,22 +93,18 @@ def report(
         ("marginals", "Marginals", _marginals(release)),
         ("origin", "How it was made", table("Settings of the release", ("setting", "value"), origin)),
     ]
+    rows, terms = release.synthetic, release.statement
     summary = paragraph(
-        f"{len(release.synthetic):,} synthetic rows of {len(schema)} columns, weighted to represent "
-        f"{release.n_private:,} private rows; epsilon {release.statement.epsilon:.4g}, delta "
-        f"{release.statement.delta:.3g}."
+        f"{len(rows):,} synthetic rows of {len(schema)} columns, weighted to represent {release.n_private:,} private "
+        f"rows; epsilon {terms.epsilon:.4g}, delta {terms.delta:.3g}."
     )
-    made = [("Date", str(_today() if date is None else date)), ("iwbayes", version("iwbayes"))]
+    if date is None:
+        now = int(os.environ.get("SOURCE_DATE_EPOCH", time.time()))
+        date = datetime.datetime.fromtimestamp(now, datetime.UTC).date()
+    made = [("Date", str(date)), ("iwbayes", version("iwbayes"))]
     summary += facts([*made, ("SHA-256 of the release", hashlib.sha256(release.to_bytes()).hexdigest())])
-    kind = "Release and posterior" if idata is not None else "Release"
     some = ", ".join(schema.names[:4]) + (f" and {len(schema) - 4} more columns" if len(schema) > 4 else "")
-    return page(title or f"{kind}: {some}", summary, sections)
-
-
-def _today() -> datetime.date:
-    """Return the date of SOURCE_DATE_EPOCH, which makes pages reproducible, or today's."""
-    epoch = os.environ.get("SOURCE_DATE_EPOCH")
-    return datetime.datetime.fromtimestamp(time.time() if epoch is None else int(epoch), datetime.UTC).date()
+    return page(title or f"Release{' and posterior' * (idata is not None)}: {some}", summary, sections)
 
 
 def of_another_release(checks: pd.DataFrame) -> bool:
@@ -164,9 +147,8 @@ def _privacy(release: Release) -> str:
             "The promise holds among tables that conform to the schema. Amending a schema after a refusal is a look at "
             "private rows, which is not covered."
         )
-    rows = [
-        (e.label, e.mechanism, times, e.epsilon, e.delta, e.noise_multiplier) for e, times in statement.uses.items()
-    ]
+    uses = statement.uses.items()
+    rows = [(e.label, e.mechanism, times, e.epsilon, e.delta, e.noise_multiplier) for e, times in uses]
     header = ("use", "mechanism", "times", "epsilon each", "delta each", "noise multiplier")
     content = paragraph(plain + ".") + "<h3>What it does not promise</h3>\n" + bullets(limits)
     content += "<h3>Exact terms</h3>\n" + paragraph(
@@ -190,11 +172,9 @@ def _checks(caption: str, checks: pd.DataFrame) -> str:
     rows = list(checks[["verdict", "value", "threshold", "what_to_do"]].itertuples(name=None))
     failed, warned, passed = ([row for row in rows if row[1] == verdict] for verdict in ("fail", "warn", "ok"))
     found = f"{len(failed)} failed, {len(warned)} with a warning, {len(passed)} passed"
-    bad = failed + warned
-    others = [row for row in rows if row[1] not in ("fail", "warn")]
+    bad, others = failed + warned, [row for row in rows if row[1] not in ("fail", "warn")]
     content = paragraph(f"{caption}: {found}.")
-    if bad:
-        content += table(f"{caption}: failed and warnings", header, bad)
+    content += table(f"{caption}: failed and warnings", header, bad) if bad else ""
     if others:
         rest = table(f"{caption}: passed and informative", header, others)
         content += folded(f"Passed and informative checks ({len(others)})", rest)
@@ -218,9 +198,9 @@ def _weights(release: Release, checks: pd.DataFrame) -> str:
     if measurement is not None and measurement.features is not None:
         overlap = plot_overlap(release)
         bars: Any = overlap.containers[0]
-        ends = np.array([segment[:, 0] for segment in bars.lines[2][0].get_segments()])
+        lower, upper = np.array([segment[:, 0] for segment in bars.lines[2][0].get_segments()]).T
         means = next(np.asarray(line.get_xdata()) for line in overlap.lines if line.get_label() == WEIGHTED)
-        inside = int(np.sum((ends[:, 0] <= means) & (means <= ends[:, 1])))
+        inside = int(np.sum((lower <= means) & (means <= upper)))
         content += picture(
             overlap.figure,
             f"Measured terms with 90 % intervals of their privacy noise: the weighted synthetic mean lies inside "
@@ -288,23 +268,19 @@ def _posterior(release: Release, idata: Any, checks: pd.DataFrame) -> str:
             f"complete cases only: {left_out:,} synthetic row{'s' if left_out > 1 else ''} with missing cells left "
             f"out, {float(posterior.attrs['share_left_out']):.2%} of all by weight"
         )
-    shown = summary_with_stars(idata)
-    hidden = max(len(shown) - _MOST_PARAMETERS, 0)
-    shown = shown.iloc[:_MOST_PARAMETERS]
+    summary = summary_with_stars(idata)
+    hidden, shown = max(len(summary) - _MOST_PARAMETERS, 0), summary.iloc[:_MOST_PARAMETERS]
     content = paragraph("; ".join(facts)) if facts else ""
     record = arviz_compat.group_or_empty(idata, "calibration")
     rehearsed = record.attrs.get("method") == "rehearsals"
     if checks.loc["calibration", "verdict"] == "ok":
         said = (
-            "The intervals are calibrated: they account for the noise in the weights, within the limits that "
+            f"The widths of the intervals come from {int(record.attrs['n_rehearsals'])} rehearsals of the release, and "
+            "account for errors that rehearsals cannot show."
+            if rehearsed
+            else "The intervals are calibrated: they account for the noise in the weights, within the limits that "
             "simulations support."
         )
-        if rehearsed:
-            n = int(record.attrs["n_rehearsals"])
-            said = (
-                f"The widths of the intervals come from {n} rehearsals of the release, and account for errors that "
-                "rehearsals cannot show."
-            )
         content += paragraph(said, "good")
     else:
         in_part = checks.loc["calibration", "value"] == "calibrated in part"
@@ -313,7 +289,7 @@ def _posterior(release: Release, idata: Any, checks: pd.DataFrame) -> str:
         content += paragraph(said, "warn")
     rows = [(name, *(float(row[key]) for key in _SUMMARY)) for name, row in shown.iterrows()]
     caption = "Posterior, with equal-tailed 90 % intervals" + (f"; {hidden} more are not shown" if hidden else "")
-    content += table(caption, ("parameter", *_SUMMARY.values()), rows)
+    content += table(caption, _HEADER, rows)
     if rehearsed:
         content += _rehearsed(record)
     every = intervals(idata)

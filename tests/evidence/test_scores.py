@@ -60,7 +60,7 @@ def test_scores_are_those_of_the_posterior_at_its_mode(name):
         problem = RegressionProblem.of(MODELS[name].formula, release, MODELS[name].family, None, release.weights)
     mode = problem.posterior.mode()
     found = scores(table.frame)
-    complete = table.frame[list(problem.design.schema.names)].notna().all(axis=1).to_numpy()
+    complete = table.frame[list(problem.posterior.design.schema.names)].notna().all(axis=1).to_numpy()
     p = len(mode.theta)
     np.testing.assert_allclose(found[:, :p], problem.posterior.scores(mode.theta), rtol=1e-6, atol=1e-8)
     assert (found[~complete] == 0).all()

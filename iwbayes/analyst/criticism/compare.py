@@ -30,9 +30,7 @@ def compare(
     ----------
     models : dict of str to WeightedLOO, arviz.InferenceData or xarray.DataTree
         Two or more models by name: results of :func:`~iwbayes.loo`, or draws from which they are computed.
-    release : Release, optional
-        Release with the weights of the models, if draws are given; see :func:`~iwbayes.loo`.
-    total, var_name, rehearsals : optional
+    release, total, var_name, rehearsals : optional
         For draws, as in :func:`~iwbayes.loo`.
 
     Returns
@@ -59,8 +57,6 @@ def compare(
 
     Examples
     --------
-    With ``release`` as in the example of :func:`~iwbayes.publish`:
-
     >>> models = {
     ...     formula: iw.fit(formula, release, calibrate="none", log_likelihood=True, draws=250, random_seed=1)
     ...     for formula in ("y ~ 1", "y ~ x + z")
@@ -76,12 +72,11 @@ def compare(
         raise ValueError(f"models must contain at least two models; got {len(models)}. Use loo() for one model.")
     if len({str(name) for name in models}) < len(models):
         raise ValueError(f"the names of models must differ as text; got {list(models)}. Rename one of them.")
-    results = {
-        str(name): model
-        if isinstance(model, WeightedLOO)
-        else loo(model, release, total=total, var_name=var_name, rehearsals=rehearsals)  # type: ignore[arg-type]
-        for name, model in models.items()
-    }
+    results = {}
+    for name, model in models.items():
+        if not isinstance(model, WeightedLOO):
+            model = loo(model, release, total=total, var_name=var_name, rehearsals=rehearsals)  # type: ignore[arg-type]
+        results[str(name)] = model
     ranked = dict(sorted(results.items(), key=lambda item: -item[1].elpd))
     (best_name, best), *others = ranked.items()
     for name, other in others:
@@ -114,8 +109,8 @@ def compare(
 def stacking_weights(scores: Array, weights: Array) -> Array:
     """Return the weights (model,) that maximise the weighted log score of the mixture, from scores (row, model).
 
-    At the maximum of this concave function the gradient is one for models with a positive weight and at most one for
-    others. Quasi-Newton steps come close to it, and EM steps, which never decrease it, finish the search.
+    At the maximum of this concave function no entry of the gradient exceeds one. Quasi-Newton steps come close to it,
+    and EM steps, which never decrease it, finish the search.
     """
     kept = (weights > 0) & np.isfinite(scores).any(axis=1)
     shares = weights[kept] / weights[kept].sum()

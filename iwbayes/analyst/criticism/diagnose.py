@@ -30,10 +30,8 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
 
     Parameters
     ----------
-    release : Release
-        The release to check.
-    idata : arviz.InferenceData or xarray.DataTree, optional
-        Result of :func:`~iwbayes.fit`, :func:`~iwbayes.sample` or :func:`~iwbayes.calibrate`.
+    release, idata : Release, and optionally arviz.InferenceData or xarray.DataTree
+        A release, and a result of :func:`~iwbayes.fit`, :func:`~iwbayes.sample` or :func:`~iwbayes.calibrate` with it.
 
     Returns
     -------
@@ -42,21 +40,20 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
         ``value`` (number or text), ``threshold`` (NaN if there is none), ``verdict`` ("ok", "warn", "fail" or "info")
         and ``what_to_do``. The checks are:
 
-        - ``weights``: the weights that :func:`~iwbayes.fit` recorded. "fail" if they belong to a different release;
-          ``calibration`` then fails too.
+        - ``weights``: those that :func:`~iwbayes.fit` recorded. "fail", also of ``calibration``, if they belong to a
+          different release.
         - ``calibration``: whether the intervals account for the noise in the weights ("warn" if only some do), and
           ``calibration[parameter]`` for each parameter.
         - each of the measures in :doc:`/user_guide/intervals_that_cover` by its worst value, and for single parameters
           as in ``kappa[parameter]``. Limits depend on the source of the intervals; a measure without one is for
           information. ``kappa0`` (for information) is the noise ratio of all directions together.
-        - ``rehearsals`` and ``failed_refits``, if intervals come from rehearsals: their number, and the share of those
-          in which the model could not be fitted.
-        - ``reference_level of <column>``: weighted share of the level with which a regression compares the column's
-          other levels, if it is rare.
+        - ``rehearsals`` and ``failed_refits``, if intervals come from rehearsals: their number, and the share in which
+          the model could not be fitted.
+        - ``reference_level of <column>``: weighted share of a rare level with which other levels are compared.
         - ``nonquadraticity``, for models with hyperparameters: standard deviation, over the weighted posterior, of the
           difference between the log likelihood and its quadratic approximation.
         - ``ess``: Kish's effective number of weighted rows; it must exceed four per feature of the tilt. ``pareto_k``,
-          ``ess_share`` (relative to the synthetic rows) and ``psis_ess`` (after Pareto smoothing) describe the tail.
+          ``ess_share`` (of the synthetic rows) and ``psis_ess`` (after Pareto smoothing) describe the tail.
         - ``likelihood_ess``: number of equally weighted rows that would give the mean score the same variance; see
           "Pareto k and effective sample sizes" on the theory page. At the threshold n_private (1 -
           explained)/explained, at most n_private, synthetic rows add as much variance as private rows.
@@ -78,8 +75,6 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
 
     Examples
     --------
-    With ``release`` as in the example of :func:`~iwbayes.publish`:
-
     >>> idata = iw.fit("y ~ x + z", release, draws=500, random_seed=1, progressbar=False)
     >>> iw.diagnose(release, idata).loc["calibration", "verdict"]
     'ok'
@@ -125,8 +120,7 @@ def _weights_of_fit(attrs: dict[Any, Any], release: Release) -> list[Check]:
     source = attrs.get("release_digest") or used
     if not source:
         return []
-    own = weights_digest(release.weights)
-    name = str(attrs.get("weights", "unnamed"))
+    own, name = weights_digest(release.weights), str(attrs.get("weights", "unnamed"))
     if source != own:
         advice = (
             "The posterior was fitted with the weights of a different release. Pass the release that the posterior "
@@ -148,21 +142,20 @@ def _calibration(record: xr.Dataset | None, *, of_another: bool) -> list[Check]:
         )
         return [Check("calibration", "uncalibrated", "calibrated", "fail" if of_another else "warn", advice)]
     attrs = record.attrs
-    text = attrs["reasons"].replace("\n", " ")
-    value = attrs["verdict"]
-    good, in_part = value == "calibrated" and not of_another, value == "calibrated in part" and not of_another
+    text, value = attrs["reasons"].replace("\n", " "), attrs["verdict"]
+    verdict = {"calibrated": "ok", "calibrated in part": "warn"}.get(value, "fail")
     if of_another:
-        value = f"{value} for a different release"
+        value, verdict = f"{value} for a different release", "fail"
         text = text or "The calibration used different weights: see the check weights."
     spanned = float(record["explained"].min())
     overall = (
         "Not judged, because structural zeros raise it without harm to the intervals. See kappa for each parameter."
     )
-    how, verdict = source(attrs["method"]), "ok" if good else "warn" if in_part else "fail"
+    how = source(attrs["method"])
     checks = [Check("calibration", value, "calibrated", verdict, text), _info("method", attrs["method"])]
     if how == "rehearsals":
-        refits = check_of_fit("failed_refits", float(attrs["failed_refits"]))
-        checks += [_info("rehearsals", attrs["n_rehearsals"]), refits]
+        checks.append(_info("rehearsals", attrs["n_rehearsals"]))
+        checks.append(check_of_fit("failed_refits", float(attrs["failed_refits"])))
     for measure in MEASURES.values():
         check = measure.check(float(attrs[measure.worst_name]), how)
         if check.verdict != "info" or measure.judges(how) or not np.isnan(check.value):
@@ -221,9 +214,8 @@ def _privacy(statement: PrivacyStatement) -> list[Check]:
         ),
         "seeded": ("fail", "Seeded noise can be reproduced and gives no privacy. Use it with public data only."),
     }[statement.noise]
-    notes = "; ".join(statement.notes)
-    notes = notes or "The privacy statement is not certified. The reasons are printed by print(release)."
-    certified, notes = ("ok", "") if statement.certified else ("warn", notes)
+    reasons = "The privacy statement is not certified. The reasons are printed by print(release)."
+    certified, notes = ("ok", "") if statement.certified else ("warn", "; ".join(statement.notes) or reasons)
     return [
         _info("epsilon", float(statement.epsilon)),
         _info("delta", float(statement.delta)),

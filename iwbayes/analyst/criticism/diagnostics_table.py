@@ -104,7 +104,6 @@ class Diagnostics(pd.DataFrame):
         return ("parameter", *("verdict" if key == "calibration" else key for key in keys)), rows
 
     def __repr__(self) -> str:
-        """Show the checks as a table, with the advice below."""
         if list(self.columns) != COLUMNS:
             return super().__repr__()
         tables = [text_table(_HEADER, _rows(self[~self._is_of_one()]))]
@@ -114,7 +113,6 @@ class Diagnostics(pd.DataFrame):
         return "\n".join([*tables, *(fill(text, later="  ") for text in self.advice)])
 
     def _repr_html_(self) -> str | None:
-        """Show the checks and the advice as HTML in a notebook."""
         if list(self.columns) != COLUMNS:
             return super()._repr_html_()  # type: ignore[operator]
         tables = html_table("Diagnostics", _HEADER, _rows(self[~self._is_of_one()]), notes=self.advice)

@@ -41,9 +41,9 @@ _STORE = (
 
 @dataclass(frozen=True, eq=False)
 class RehearsedScore:
-    """Log predictive density of weighted rows under the draws of a fit, for its standard error by rehearsals.
+    """Log predictive density of weighted rows under the draws of a fit, whose standard error is used for elpd.
 
-    The score differs from elpd only by p_loo, which hardly varies. So its standard error is used for elpd.
+    The two differ only by p_loo, which hardly varies.
     """
 
     design: Design
@@ -117,7 +117,7 @@ class WeightedLOO:
         ``log p(y_i | y_-i)``, not multiplied by the weight; k-hat, -inf if leaving out the row changes nothing; and
         weights w_i, on the scale of the likelihood that was sampled.
     sample, response, rehearsed : WeightedSample, xarray.Dataset or None, RehearsedScore or None
-        Rows, observed values and predictive densities, with which :func:`~iwbayes.compare` checks and compares models.
+        Rows, observed values and predictive densities, for :func:`~iwbayes.compare`.
     """
 
     elpd: float
@@ -137,7 +137,6 @@ class WeightedLOO:
     rehearsed: RehearsedScore | None = None
 
     def __repr__(self) -> str:
-        """Show the estimates, and the number of rows in each range of k-hat."""
         noise = "includes" if self.noise_included else "does not include"
         k, good = self.pareto_k.to_numpy()[self.weights.to_numpy() > 0], self.good_k
         shares = [f"{n:6d} {n / len(k):6.1%}" for n in (sum(k <= good), sum((k > good) & (k <= 1)), sum(k > 1))]
@@ -165,31 +164,25 @@ def loo(
 ) -> WeightedLOO:
     """Compute leave-one-out cross-validation of a weighted posterior (PSIS-LOO with weights).
 
-    Use it to check the predictions of one model row by row. To compare models use :func:`~iwbayes.compare`.
+    To compare models use :func:`~iwbayes.compare`.
 
     Parameters
     ----------
     idata : arviz.InferenceData or xarray.DataTree
-        Draws of the weighted posterior, without calibration, with the groups ``log_likelihood`` (unweighted) and
-        ``log_likelihood_weighted``, from ``fit(..., log_likelihood=True, calibrate="none")`` or
-        :func:`~iwbayes.log_likelihood`.
+        Draws without calibration, with the groups ``log_likelihood`` (unweighted) and ``log_likelihood_weighted``, from
+        ``fit(..., log_likelihood=True, calibrate="none")`` or :func:`~iwbayes.log_likelihood`.
     release : Release
-        Release with the rows and weights of the model that was sampled; for different weights pass
-        ``dataclasses.replace(release, weights=...)``. If the model uses a subset of the rows or a different order, the
-        coordinate ``row`` of the log likelihood contains their indices, counted from 0. For ``<column>_observed``,
-        PyMC's name for the observed part of a variable, these are the rows in which the column is not missing.
+        With the rows and weights of the model, if need be by ``dataclasses.replace(release, weights=...)``. If the
+        model uses a subset of the rows or a different order, the coordinate ``row`` of the log likelihood contains
+        their indices, counted from 0. Rows of ``<column>_observed``, as PyMC names the observed part of a variable, are
+        those in which the column is not missing.
     total : float, optional
-        Sum of the weights over all rows of the release, as in the model that was sampled. By default the total that
-        :func:`~iwbayes.fit` recorded, or ``release.n_private``.
+        Sum of the weights over all rows of the release in the model. By default the total that :func:`~iwbayes.fit`
+        recorded, or ``release.n_private``.
     var_name : str, optional
         Observed variable from which rows are left out. By default all, which must have the same rows and weights.
     rehearsals : Rehearsals, optional
         Rehearsals of the release, for the standard error of a result of :func:`~iwbayes.fit`.
-
-    Returns
-    -------
-    WeightedLOO
-        Estimates ``elpd``, ``se`` and ``p_loo``, and for each row ``elpd_i`` and ``pareto_k``. It prints like ArviZ's.
 
     Raises
     ------
@@ -212,25 +205,21 @@ def loo(
 
     The standard error is ``total sqrt(V)``. For the weights of a tilt, V is the variance of calibrated intervals for
     the mean score (see "The sandwich with the noise in it" on the theory page), and for others that of a weighted mean.
-    With rehearsals it is the root mean square difference between the scores of the rows of each replay and of the
-    release, under the same draws, plus the variance that rehearsals cannot show. The page "Compare and check models"
-    says when to prefer it.
+    With rehearsals, which the page "Compare and check models" compares, it is the root mean square difference between
+    the scores of each replay and of the release, under the same draws, plus the variance that they cannot show.
 
     Examples
     --------
-    With ``release`` as in the example of :func:`~iwbayes.publish`:
-
     >>> idata = iw.fit("y ~ x", release, calibrate="none", log_likelihood=True, draws=250, random_seed=1)
     >>> iw.loo(idata, release).noise_included
     True
     """
-    terms, score = _row_terms(idata, release, total, var_name), None
-    sample = terms.sample
+    plain, sample, names = _row_terms(idata, release, total, var_name)
+    score, w, seen = None, sample.weights, sample.weights > 0
     if rehearsals is not None:
         score = RehearsedScore.of(arviz_compat.group_or_empty(idata, "posterior"), release, sample.total, rehearsals)
-    scores, shapes, full = _leave_out(terms)
-    w, seen = sample.weights, sample.weights > 0
-    n_draws = terms.values.sizes["chain"] * terms.values.sizes["draw"]
+    scores, shapes, full = _leave_out(plain.to_numpy(), w)
+    n_draws, dim = plain.sizes["chain"] * plain.sizes["draw"], plain.dims[2]
     good_k = float(pareto_k_threshold(n_draws))
     bad = shapes[seen] > good_k
     if bad.any():
@@ -251,6 +240,8 @@ def loo(
             WeightsWarning,
             stacklevel=2,
         )
+    coords = {key: coord for key, coord in plain.coords.items() if coord.dims == (dim,)}
+    each = {"elpd_i": scores, "pareto_k": shapes, "weights": w}
     return WeightedLOO(
         elpd=float(w[seen] @ scores[seen]),
         se=se,
@@ -261,11 +252,9 @@ def loo(
         good_k=good_k,
         warning=bool(bad.any()),
         noise_included=sample.noise_included or score is not None,
-        elpd_i=terms.labelled(scores, "elpd_i"),
-        pareto_k=terms.labelled(shapes, "pareto_k"),
-        weights=terms.labelled(w, "weights"),
+        **{name: xr.DataArray(own, dims=(dim,), coords=coords, name=name) for name, own in each.items()},
         sample=sample,
-        response=observed[list(terms.names)] if set(terms.names) <= set(observed.data_vars) else None,
+        response=observed[list(names)] if set(names) <= set(observed.data_vars) else None,
         rehearsed=score,
     )
 
@@ -282,25 +271,10 @@ def difference_errors(differences: Array, sample: WeightedSample) -> Array:
     return errors
 
 
-@dataclass(frozen=True, eq=False)
-class _RowTerms:
-    """Unweighted log likelihood of each row at each draw, and the weights of the rows."""
-
-    #: log f(y_i | theta_s) by chain, draw and row, summed over observed variables and trailing dimensions.
-    values: xr.DataArray
-    sample: WeightedSample
-    #: Names of the observed variables.
-    names: tuple[str, ...]
-
-    def labelled(self, values: Array, name: str) -> xr.DataArray:
-        """Label an array with one value per row with the coordinates of the rows."""
-        dim = self.values.dims[2]
-        coords = {key: coord for key, coord in self.values.coords.items() if coord.dims == (dim,)}
-        return xr.DataArray(values, dims=(dim,), coords=coords, name=name)
-
-
-def _row_terms(idata: arviz_compat.ArvizObject, release: Release, total: float | None, var_name: Any) -> _RowTerms:
-    """Read the pointwise log likelihood of the rows, and their weights; arguments and errors as in `loo`."""
+def _row_terms(
+    idata: arviz_compat.ArvizObject, release: Release, total: float | None, var_name: Any
+) -> tuple[xr.DataArray, WeightedSample, tuple[str, ...]]:
+    """Return log f(y_i | theta_s) (chain, draw, row), the rows, and the names of the observed variables."""
     check_release(release)
     check_total(total, "Use the total of the model that was sampled.")
     posterior = arviz_compat.group_or_empty(idata, "posterior")
@@ -315,7 +289,7 @@ def _row_terms(idata: arviz_compat.ArvizObject, release: Release, total: float |
     total = float(posterior.attrs.get("total", release.n_private) if total is None else total)
     sample = weighted_sample(release, plain, total=total)
     _check_weights(plain, _summed(arviz_compat.group(idata, "log_likelihood_weighted"), names), sample)
-    return _RowTerms(plain, sample, names)
+    return plain, sample, names
 
 
 def _check_draws(idata: arviz_compat.ArvizObject, attrs: dict[Any, Any]) -> None:
@@ -344,13 +318,12 @@ def _summed(group: xr.Dataset, names: tuple[str, ...]) -> xr.DataArray:
         if name not in group:
             raise ValueError(f"both log likelihood groups must have the variable {name!r}; one does not. {_STORE}")
         term = group[name]
-        if absent := [dim for dim in ("chain", "draw") if dim not in term.dims]:
-            rule = f"have the dimensions chain and draw; {absent} are missing"
-            raise ValueError(f"the log likelihood of {name!r} must {rule}. {_STORE}")
+        absent = [dim for dim in ("chain", "draw") if dim not in term.dims]
+        if absent or term.ndim < 3:
+            rule = f"the dimensions chain and draw; {absent} are missing"
+            rule = rule if absent else "one value per row; it has one per draw"
+            raise ValueError(f"the log likelihood of {name!r} must have {rule}. {_STORE}")
         term = term.transpose("chain", "draw", ...)
-        if term.ndim < 3:
-            rule = "have one value per row; it has one per draw"
-            raise ValueError(f"the log likelihood of {name!r} must {rule}. {_STORE}")
         terms.append(term.sum(term.dims[3:], skipna=False) if term.ndim > 3 else term)
     first, *others = terms
     for name, term in zip(names[1:], others, strict=True):
@@ -383,13 +356,11 @@ def _check_weights(plain: xr.DataArray, weighted: xr.DataArray, sample: Weighted
         )
 
 
-def _leave_out(terms: _RowTerms) -> tuple[Array, Array, Array]:
-    """Return log p(y_i | y_-i), k-hat and log p(y_i | y), each of shape (row,)."""
-    weights = terms.sample.weights
+def _leave_out(terms: Array, weights: Array) -> tuple[Array, Array, Array]:
+    """Return log p(y_i | y_-i), k-hat and log p(y_i | y), each (row,), from log likelihoods (chain, draw, row)."""
     scores, shapes, full = np.empty(len(weights)), np.full(len(weights), -np.inf), np.empty(len(weights))
-    stacked = terms.values.to_numpy()
     for rows in row_blocks(len(weights), _BLOCK_ROWS):
-        part = stacked[:, :, rows]
+        part = terms[:, :, rows]
         values = np.ascontiguousarray(part.reshape(-1, part.shape[2]).T)  # (row, draw)
         _check_rows(values, weights[rows], rows.start)
         # rows of weight zero have equal ratios

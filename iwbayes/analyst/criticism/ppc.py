@@ -20,18 +20,22 @@ from iwbayes.schema import Binary, Categorical
 from iwbayes.utils import checks
 from iwbayes.utils.arrays import Array
 
+#: Levels of a column, each with the indices of its rows.
+Groups = Sequence[tuple[Any, NDArray[np.intp]]]
 #: Probabilities of the quantiles shown for numeric responses.
 PROBABILITIES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One or more weighted summaries that are computed together."""
+    """One or more weighted summaries that are computed together.
+
+    `function` maps values (draw, row) and shares (row,), which sum to one, to summaries (summary, draw). `influence`
+    maps values (row,) and shares to influences g_i (summary, row): to first order the error is sum_i p_i g_i.
+    """
 
     names: tuple[str, ...]
-    #: (values (draw, row), shares (row,)) -> (summary, draw); the shares sum to one.
     function: Callable[[Array, Array], Array]
-    #: (values (row,), shares (row,)) -> (summary, row), influence g_i: to first order the error is sum_i p_i g_i.
     influence: Callable[[Array, Array], Array] | None = None
 
 
@@ -50,20 +54,18 @@ def ppc(
 ) -> pd.DataFrame:
     """Compute posterior predictive checks: weighted summaries of observed and replicated responses.
 
-    A summary of observed responses far outside the interval of the replicates shows that the model does not fit.
+    An observed summary far outside the interval of its replicates shows that the model does not fit.
 
     Parameters
     ----------
-    release : Release
-        Release with the rows and weights of the model; see :func:`~iwbayes.loo`.
-    idata : arviz.InferenceData or xarray.DataTree
-        Either a result of :func:`~iwbayes.fit`, calibrated or not: its responses are drawn from the family on the rows
-        of the release. Or the draws of any model, with ``observed_data`` and with ``posterior_predictive`` from
-        ``pm.sample_posterior_predictive(idata, model=weighted)``.
+    release, idata : Release, arviz.InferenceData or xarray.DataTree
+        Release with the rows and weights of the model, as in :func:`~iwbayes.loo`, and a result of
+        :func:`~iwbayes.fit`, calibrated or not, whose responses are drawn from the family. Or draws of any model, with
+        ``observed_data`` and ``posterior_predictive`` from ``pm.sample_posterior_predictive(idata, model=weighted)``.
     var_name : str, optional
         Observed variable to check. By default all observed variables with replicates.
     columns : dict of str to str, optional
-        Column of the release, for observed variables with another name. Not for results of :func:`~iwbayes.fit`.
+        Column of the release, for observed variables with another name; not for results of :func:`~iwbayes.fit`.
     statistics : dict of str to callable, optional
         Further summaries by their own names: functions (values (row,), weights (row,)) -> number. The weights sum to
         one; levels are passed as codes.
@@ -104,8 +106,6 @@ def ppc(
 
     Examples
     --------
-    With ``release`` as in the example of :func:`~iwbayes.publish`:
-
     >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
     >>> list(iw.ppc(release, idata, draws=100, random_seed=1).columns)
     ['observed', 'se', 'mean', 'eti90_lb', 'eti90_ub', 'p_value']
@@ -123,9 +123,9 @@ def ppc(
     rng = np.random.default_rng(random_seed)
     keys: list[tuple[Any, ...]] = []
     parts: list[pd.DataFrame] = []
-    noise_included = False
+    noise_included = rehearsals is not None
     for check in predicted_variables(idata, release, var_name=var_name, columns=columns or {}, draws=draws, rng=rng):
-        noise_included = check.sample.noise_included
+        noise_included |= check.sample.noise_included
         if by in check.columns:
             raise ValueError(
                 f"by must not be the response; within the levels of {by!r} all responses of {check.name!r} are equal. "
@@ -136,15 +136,19 @@ def ppc(
         if rehearsals is None:
             errors = [_standard_errors(check, members, summaries) for _, members in groups]
         else:
-            errors = np.split(_rehearsed_errors(check, groups, summaries, release, rehearsals, by), len(groups))
+            errors = np.split(_rehearsed_errors(check, groups, summaries, rehearsals, by), len(groups))
         for (label, members), values, own in zip(groups, _replicated(check, groups, summaries), errors, strict=True):
-            found = [name for summary in summaries for name in summary.names]
-            keys += [(check.name, *([] if by is None else [label]), name) for name in found]
-            parts.append(_compared(check, members, summaries, values, own, prob))
+            keys += [(check.name, *([] if by is None else [label]), name) for name in _names(summaries)]
+            observed = _summarised(summaries, check.observed[members][None], _shares(check.sample, members))[:, 0]
+            parts.append(_compared(observed, own, values, prob))
     names = ["variable", *([] if by is None else [by]), "statistic"]
     table = pd.concat(parts).set_axis(pd.MultiIndex.from_tuples(keys, names=names))
-    table.attrs["noise_included"] = noise_included or rehearsals is not None
+    table.attrs["noise_included"] = noise_included
     return table
+
+
+def _names(summaries: Sequence[Summary]) -> list[str]:
+    return [name for summary in summaries for name in summary.names]
 
 
 def _shares(sample: WeightedSample, members: NDArray[np.intp]) -> Array:
@@ -152,9 +156,7 @@ def _shares(sample: WeightedSample, members: NDArray[np.intp]) -> Array:
     return weights / weights.sum()
 
 
-def _replicated(
-    check: Predicted, groups: Sequence[tuple[Any, NDArray[np.intp]]], summaries: Sequence[Summary]
-) -> list[Array]:
+def _replicated(check: Predicted, groups: Groups, summaries: Sequence[Summary]) -> list[Array]:
     """Return the summaries of each replicate as one array (summary, draw) per group."""
     found: list[list[Array]] = [[] for _ in groups]
     for block in check.replicates:
@@ -175,16 +177,8 @@ def _summarised(summaries: Sequence[Summary], values: Array, shares: Array) -> A
     return np.concatenate([summary.function(values, shares) for summary in summaries])
 
 
-def _compared(
-    check: Predicted,
-    members: NDArray[np.intp],
-    summaries: Sequence[Summary],
-    replicated: Array,
-    errors: Array,
-    prob: float,
-) -> pd.DataFrame:
-    """Return the table rows of a group, for standard errors (summary,) of its observed summaries."""
-    observed = _summarised(summaries, check.observed[members][None], _shares(check.sample, members))[:, 0]
+def _compared(observed: Array, errors: Array, replicated: Array, prob: float) -> pd.DataFrame:
+    """Return the table rows of a group: observed summaries and standard errors (summary,), and (summary, draw)."""
     percent, tail = f"{100 * prob:g}", (1 - prob) / 2
     bounds = np.quantile(replicated, [tail, 1 - tail], axis=1)
     return pd.DataFrame({
@@ -214,28 +208,24 @@ def _standard_errors(check: Predicted, members: NDArray[np.intp], summaries: Seq
 
 
 def _rehearsed_errors(
-    check: Predicted,
-    groups: Sequence[tuple[Any, NDArray[np.intp]]],
-    summaries: Sequence[Summary],
-    release: Release,
-    rehearsals: Rehearsals,
-    by: str | None,
+    check: Predicted, groups: Groups, summaries: Sequence[Summary], rehearsals: Rehearsals, by: str | None
 ) -> Array:
     """Return the standard errors of the observed summaries by rehearsals, concatenated over groups."""
-    if len(check.columns) > 1 or len(check.observed) < len(release.synthetic):
+    table = rehearsals.release.synthetic
+    if len(check.columns) > 1 or len(check.observed) < len(table):
         raise ValueError(
             f"with rehearsals, {check.name!r} must be a single column of the release with all of its rows; it is an "
             "expression, or rows were left out. Omit rehearsals."
         )
     [name] = check.columns
-    column = release.synthetic.schema[name]
+    column = table.schema[name]
 
     def observed(frame: pd.DataFrame) -> Array:
         cells = frame[name]
         codes = column.codes(cells) if isinstance(column, Binary | Categorical) else cells.to_numpy()
         return np.asarray(codes, dtype=np.float64)
 
-    if not np.allclose(observed(release.synthetic.frame), check.observed):
+    if not np.allclose(observed(table.frame), check.observed):
         raise ValueError(
             f"with rehearsals, {check.name!r} must equal column {name!r}; its values differ. Omit rehearsals."
         )
@@ -248,7 +238,7 @@ def _rehearsed_errors(
             if own.sum() > 0:
                 found.append(_summarised(summaries, values[members][None], own / own.sum())[:, 0])
             else:  # this rehearsal does not have the level
-                found.append(np.full(sum(len(summary.names) for summary in summaries), np.nan))
+                found.append(np.full(len(_names(summaries)), np.nan))
         return np.concatenate(found)
 
     spread = rehearsals.spread(statistics, random_seed=0)
@@ -280,9 +270,8 @@ def summaries_of(levels: Sequence[Any], custom: Sequence[Summary] = ()) -> list[
     quantiles = tuple(f"q{100 * probability:g}" for probability in PROBABILITIES)
     of_numbers = [Summary(("mean", "sd"), _moments, _moments_influence), Summary(quantiles, weighted_quantiles)]
     summaries = [*([_shares_of(levels)] if levels else of_numbers), *custom]
-    names = [name for summary in summaries for name in summary.names]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
+    names = _names(summaries)
+    if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(
             f"the names of statistics must differ from each other and from the standard summaries; "
             f"{', '.join(map(repr, twice))} would occur twice. Rename your statistics."

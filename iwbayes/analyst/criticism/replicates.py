@@ -29,15 +29,11 @@ class Predicted:
     """An observed variable and its replicates."""
 
     name: str
-    #: Columns of the release behind the variable: one, or all columns of an expression.
-    columns: frozenset[str]
-    #: Observed numbers, or codes of levels, shape (row,).
-    observed: Array
-    #: Levels of the codes; empty for numbers.
-    levels: tuple[Any, ...]
+    columns: frozenset[str]  # of the release: one, or all columns of an expression
+    observed: Array  # (row,): numbers, or codes of levels
+    levels: tuple[Any, ...]  # of the codes; empty for numbers
     sample: WeightedSample
-    #: Blocks (draw, row) of replicates, drawn lazily.
-    replicates: Iterator[Array]
+    replicates: Iterator[Array]  # blocks (draw, row), drawn lazily
 
 
 def predicted_variables(
@@ -57,52 +53,42 @@ def predicted_variables(
     observed = arviz_compat.group(idata, "observed_data")
     posterior = arviz_compat.group_or_empty(idata, "posterior")
     check_recorded_weights(posterior, release)
-    if arviz_compat.has_group(idata, "posterior_predictive"):
-        predicted = arviz_compat.group(idata, "posterior_predictive")
-        known = [str(name) for name in observed.data_vars if name in predicted]
-        names = _names(var_name, known)
-        if unknown := [name for name in columns if name not in known]:
-            raise KeyError(
-                f"columns must name observed variables with replicates, {', '.join(known)}; got "
-                f"{', '.join(map(repr, unknown))}."
+    predicted, design = arviz_compat.group_or_empty(idata, "posterior_predictive"), None
+    known = [str(name) for name in observed.data_vars if name in predicted]
+    if not arviz_compat.has_group(idata, "posterior_predictive"):
+        design = recorded_design(posterior, release)
+        if design is None:
+            raise ValueError(
+                "the ArviZ object must have the group posterior_predictive; it is missing. Add it with "
+                "pm.sample_posterior_predictive(idata, model=weighted, extend_inferencedata=True)."
             )
-        return [_from_predictive(observed[name], predicted[name], release, columns, draws) for name in names]
-    design = recorded_design(posterior, release)
-    if design is None:
-        raise ValueError(
-            "the ArviZ object must have the group posterior_predictive; it is missing. Add it with "
-            "pm.sample_posterior_predictive(idata, model=weighted, extend_inferencedata=True)."
-        )
-    (name,) = _names(var_name, [design.name])
-    if columns:
-        raise ValueError(
-            f"columns must be omitted for a result of fit, whose response is {name!r} by its formula; got "
-            f"{dict(columns)}."
-        )
-    return [_from_fit(observed[name], design, posterior, release, draws, rng)]
-
-
-def _names(var_name: str | None, known: list[str]) -> list[str]:
+        known = [design.name]
     if not known:
         raise ValueError(
             "at least one observed variable must have replicates; none has. Sample posterior_predictive for it."
         )
-    if var_name is None:
-        return known
-    if var_name not in known:
+    if var_name not in (None, *known):
         raise KeyError(
             f"var_name must have observed values and replicates, as {', '.join(known)} do; got {var_name!r}."
         )
-    return [var_name]
+    if design is not None:
+        if columns:
+            raise ValueError(
+                f"columns must be omitted for a result of fit, whose response is {design.name!r} by its formula; got "
+                f"{dict(columns)}."
+            )
+        return [_from_fit(observed[design.name], design, posterior, release, draws, rng)]
+    if unknown := [name for name in columns if name not in known]:
+        raise KeyError(
+            f"columns must name observed variables with replicates, {', '.join(known)}; got "
+            f"{', '.join(map(repr, unknown))}."
+        )
+    names = known if var_name is None else [var_name]
+    return [_from_predictive(observed[name], predicted[name], release, columns, draws) for name in names]
 
 
 def _from_fit(
-    observed: xr.DataArray,
-    design: Design,
-    posterior: xr.Dataset,
-    release: Release,
-    draws: int,
-    rng: np.random.Generator,
+    observed: xr.DataArray, design: Design, posterior: xr.Dataset, release: Release, draws: int, rng: Any
 ) -> Predicted:
     """Return the response of a result of fit, with replicates drawn here."""
     name, columns = design.name, set(release.synthetic.schema.names)
@@ -111,8 +97,7 @@ def _from_fit(
     # the response is a column or an expression of columns
     used = {name} if name in columns else columns.intersection(Formula(f"{name} ~ 1").lhs.required_variables)
     chosen = _spaced(posterior.sizes["chain"] * posterior.sizes["draw"], draws)
-    block = BLOCK_NUMBERS // (len(values) * design.n_predictors)
-    drawn = replicates(design, posterior, chosen, rng, block=block)
+    drawn = replicates(design, posterior, chosen, rng)
     return Predicted(name, frozenset(used), values, design.response.levels, sample, drawn)
 
 
@@ -140,13 +125,11 @@ def _from_predictive(
         raise ValueError(
             f"column {behind!r} must have no missing cells in the rows of {name!r}; some are missing. Leave them out."
         )
-    levels: tuple[Any, ...] = ()
+    expected, levels = cells.to_numpy(), tuple[Any, ...]()
     if isinstance(column, Binary | Categorical):
         expected = column.codes(cells)
         # if responses are not whole numbers, the model treats the codes as numbers
         levels = tuple(column.levels) if predicted.dtype.kind in "iub" else ()
-    else:
-        expected = cells.to_numpy()
     values = _checked_values(observed, np.asarray(expected, dtype=np.float64))
     flat = predicted.to_numpy().reshape(-1, len(values))
     chosen = _spaced(len(flat), draws)
@@ -188,9 +171,9 @@ def _spaced(n: int, most: int) -> NDArray[np.intp]:
 
 
 def replicates(
-    design: Design, posterior: xr.Dataset, chosen: NDArray[np.intp], rng: np.random.Generator, *, block: int
+    design: Design, posterior: xr.Dataset, chosen: NDArray[np.intp], rng: np.random.Generator
 ) -> Iterator[Array]:
     """Draw responses of all rows in blocks (draw, row), for the chosen draws counted over all chains."""
     beta, sigma = design.coefficients(posterior)[chosen], design.auxiliary_draws(posterior)[chosen]
-    for part in row_blocks(len(chosen), block):
+    for part in row_blocks(len(chosen), BLOCK_NUMBERS // (len(design.x) * design.n_predictors)):
         yield design.family.draw(beta[part].transpose(2, 0, 1) @ design.x.T, sigma[part], rng)

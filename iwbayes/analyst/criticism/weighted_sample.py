@@ -28,11 +28,9 @@ MOST_GROUPS = 100
 class WeightedSample:
     """The rows that an analysis used, among all rows of their table."""
 
-    #: Weights of all rows of the table, on the scale of the likelihood of the model, and indices of the rows used.
-    table: Array
-    positions: NDArray[np.intp]
-    #: Release with these weights; needed to account for the noise in the weights of a tilt.
-    release: Release | None = None
+    table: Array  # weights of all rows of the table, on the scale of the likelihood of the model
+    positions: NDArray[np.intp]  # indices of the rows used
+    release: Release | None = None  # with these weights; needed to account for the noise in the weights of a tilt
 
     @cached_property
     def weights(self) -> Array:
@@ -51,7 +49,6 @@ class WeightedSample:
 
     @cached_property
     def _shares(self) -> Array:
-        """Normalised weights of all rows of the table."""
         return self.table / self.table.sum()
 
     @cached_property
@@ -73,9 +70,8 @@ class WeightedSample:
     def covariance(self, influence: Array) -> Array:
         """Return the covariance (q, q) of q statistics of the rows used, from their influence functions (row, q).
 
-        It is the `Meat` of the influences, used like scores, without its fourth term, of second order, because weighted
-        means of fixed numbers are linear in the weights. To first order a statistic's error is sum_i p_i g_i, with
-        shares p_i of the rows used and influences g_i: for a weighted mean, deviations from it.
+        It is the `Meat` of the influences g_i, used like scores, without its fourth term, of second order: the error
+        sum_i p_i g_i is linear in the shares p_i. For a weighted mean, g_i are deviations from it.
         """
         return self._meat(influence).total
 
@@ -84,10 +80,8 @@ class WeightedSample:
         meat, bread, tilt = self._meat(influence), np.eye(influence.shape[1]), self._tilt
         if len(self.positions) < len(self.table):  # the curvature's error is then unknown
             slope = slope._replace(curvatures=None)
-        return Estimates(
-            self._filled(influence), bread, self._shares, meat, tilt,
-            tilt.n_private if tilt else np.nan, slope, Influences.of(meat, bread),
-        )  # fmt: skip
+        full, n, influences = self._filled(influence), tilt.n_private if tilt else np.nan, Influences.of(meat, bread)
+        return Estimates(full, bread, self._shares, meat, tilt, n, slope, influences)
 
     def _meat(self, influence: Array) -> Meat:
         tilt, full = self._tilt, self._filled(influence)

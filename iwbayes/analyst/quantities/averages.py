@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, get_args
 
 import numpy as np
 import xarray as xr
@@ -19,6 +20,7 @@ from iwbayes.analyst.calibration.measures import MEASURES
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample, row_groups
 from iwbayes.analyst.quantities.fitted_rows import FittedRows, outcome_coords
 from iwbayes.analyst.released_tilt import is_noise_aware
+from iwbayes.models.families import Family
 from iwbayes.models.weighted_rows import WeightedRows
 from iwbayes.utils import checks
 from iwbayes.utils.arrays import Array, row_blocks, symmetric
@@ -26,7 +28,6 @@ from iwbayes.utils.threads import one_blas_thread
 
 #: Whether averages are over the population of the private rows, or over the given rows.
 Rows = Literal["random", "fixed"]
-ROWS = ("random", "fixed")
 #: Eigenvalues of the correlation matrix of the scores below this share of the largest are dropped.
 SCORE_CUT = 1e-10
 # Draws and rows per block, chosen so that a block stays in the processor cache.
@@ -42,20 +43,19 @@ class Variable:
     attrs: dict[str, Any] = field(default_factory=dict)
 
 
-class Quantity(Protocol):
+@dataclass(frozen=True, eq=False)
+class Quantity(ABC):
     """A quantity averaged over the distinct rows; its outputs are all variables and outcomes, concatenated."""
 
-    @property
-    def variables(self) -> Sequence[Variable]:
-        """Variables of the result, in the order of the outputs."""
+    variables: Sequence[Variable]  # of the result, in the order of the outputs
+    family: Family
+    logarithms: bool  # whether averages are logarithms of the values in the result
 
-    @property
-    def logarithms(self) -> bool:
-        """Whether averages are logarithms of the values in the result."""
-
+    @abstractmethod
     def average(self, beta: Array, shares: Array) -> Array:
         """Return averages (group, output, draw) for beta (draw, column, predictor) and shares (row, group)."""
 
+    @abstractmethod
     def at_rows(self, beta: Array, shares: Array) -> Array:
         """Return values (row, group or 1, output) at one draw: derivatives of the averages in the rows' shares."""
 
@@ -69,11 +69,8 @@ def average(
     random_seed: int | np.random.Generator | None,
     attrs: dict[str, Any] | None = None,
 ) -> arviz_compat.ArvizObject:
-    """Average a quantity over the rows of a fit, fixed or random, within the levels of the column `by`.
-
-    Theory: docs/theory.md#averages-over-random-rows.
-    """
-    checks.one_of("rows", rows, ROWS, "Use 'random' to average over the population.")
+    """Average a quantity over rows, within the levels of `by`. Theory: docs/theory.md#averages-over-random-rows."""
+    checks.one_of("rows", rows, get_args(Rows), "Use 'random' to average over the population.")
     rng = np.random.default_rng(random_seed)
     groups = row_groups(fitted.sample, fitted.release, by)
     members = np.zeros((len(fitted.frame), len(groups)))
@@ -112,10 +109,7 @@ def average(
 def _judged(
     of_rows: _Influences, record: xr.Dataset, rows: Rows, names: list[str], sd: Array, theta: Array
 ) -> xr.Dataset:
-    """Return the record of averages, whose standard deviations are sd (group, output), for draws theta (draw, p).
-
-    A row's influence is that on the parameters times the average's gradient, plus its own deviation over random rows.
-    """
+    """Return the record of averages with standard deviations sd (group, output), for draws theta (draw, p)."""
     quantity, sample, center = of_rows.quantity, of_rows.sample, of_rows.centre
 
     def averages(points: Array) -> Array:
@@ -136,6 +130,7 @@ def _judged(
             bread = np.asarray(np.linalg.pinv(of_rows.curvature, hermitian=True), dtype=np.float64)
             away = scores - sample.mean(scores)
             information = away.T @ (away * sample.weights[:, None]) / sample.total
+            # influences on the parameters, and the deviations of rows themselves if these are random
             own = away @ bread @ gradient.T + (of_rows.centred[:, ordered] if rows == "random" else 0)
             slope = Slope(bread, scores, information, curvatures, gradient)
             at = sample.estimates(own, slope)
@@ -153,10 +148,9 @@ def _outputs(variables: Sequence[Variable], n: int) -> Iterator[tuple[Variable, 
 def sums_over_rows(
     function: Callable[[Array], Array], x: Array, beta: Array, factors: Callable[[slice], Array]
 ) -> Iterator[tuple[slice, Array]]:
-    """Sum function(eta) (..., draw, row) times factors (row, q) over the rows of x (row, column).
+    """Sum function(eta) (..., draw, row) times factors (row, q) over the rows of x: (..., draw, q) by block of draws.
 
-    The linear predictors eta (predictor, draw, row) are made of beta (draw, column, predictor). Yields an array
-    (..., draw, q) for each block of draws.
+    The linear predictors eta (predictor, draw, row) are made of x (row, column) and beta (draw, column, predictor).
     """
     for draws in row_blocks(len(beta), _BLOCK_DRAWS):
         transposed = np.ascontiguousarray(beta[draws].transpose(2, 0, 1))

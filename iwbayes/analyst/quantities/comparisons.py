@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.quantities.averages import Rows, Variable, average, sums_over_rows
-from iwbayes.analyst.quantities.fitted_rows import FittedRows, constant, is_number
-from iwbayes.models.families import Family
+from iwbayes.analyst.quantities.averages import Quantity, Rows, Variable, average, sums_over_rows
+from iwbayes.analyst.quantities.fitted_rows import FittedRows, is_number
 from iwbayes.release import Release
 from iwbayes.schema.columns import _Whole
 from iwbayes.utils import checks
 from iwbayes.utils.arrays import Array
 
-#: Ways to compare two averages.
 Comparison = Literal["difference", "ratio"]
-COMPARISONS = ("difference", "ratio")
 #: Most values of a predictor in one comparison.
 MOST_VALUES = 100
 
@@ -44,10 +41,8 @@ def comparisons(
 
     Parameters
     ----------
-    idata : arviz.InferenceData or xarray.DataTree
-        Complete result of :func:`~iwbayes.fit`, also if read from a file.
-    release : Release
-        The release that was fitted, with the weights of the fit; see :func:`~iwbayes.slopes`.
+    idata, release, rows, random_seed
+        As in :func:`~iwbayes.slopes`.
     contrast : str, sequence of str or dict, optional
         Predictors to compare, by default all with levels: all levels with the first one (1 with 0 if these are the
         levels), and of a number each row with one unit more. A dict changes this by name: a list of values,
@@ -60,8 +55,6 @@ def comparisons(
     by : str, optional
         As in :func:`~iwbayes.slopes`. With the compared column itself, ``contrast="treated", by="treated"``, the result
         is the effect on the treated, and that on the untreated.
-    rows, random_seed : optional
-        As in :func:`~iwbayes.slopes`.
 
     Returns
     -------
@@ -78,14 +71,12 @@ def comparisons(
 
     Examples
     --------
-    With ``release`` as in the example of :func:`~iwbayes.publish`:
-
     >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
     >>> found = iw.comparisons(idata, release, contrast={"x": [-1.0, 0.0, 1.0]}, comparison="ratio", random_seed=1)
     >>> found["posterior"]["x"].dims, found["posterior"]["x"].attrs["reference"]
     (('chain', 'draw', 'x_dim'), '-1')
     """
-    checks.one_of("comparison", comparison, COMPARISONS)
+    checks.one_of("comparison", comparison, get_args(Comparison))
     fitted = FittedRows.of(idata, release)
     if contrast is None:
         contrast = [name for name in fitted.recorded.predictors if fitted.levels(name) is not None]
@@ -95,12 +86,8 @@ def comparisons(
                 "contrast={'age': [40, 60]}, or use slopes."
             )
     made = [_contrast(fitted, name, asked) for name, asked in fitted.asked(contrast, "contrast").items()]
-    quantity = _Contrasts(
-        [variable for variable, _ in made],
-        fitted.recorded.family,
-        [[fitted.recorded.matrix(frame) for frame in frames] for _, frames in made],
-        comparison == "ratio",
-    )
+    designs = [[fitted.recorded.matrix(frame) for frame in frames] for _, frames in made]
+    quantity = _Contrasts([variable for variable, _ in made], fitted.recorded.family, comparison == "ratio", designs)
     return average(fitted, quantity, by=by, rows=rows, random_seed=random_seed, attrs={"comparison": comparison})
 
 
@@ -118,7 +105,8 @@ def _contrast(fitted: FittedRows, name: str, asked: Any) -> tuple[Variable, list
     # the comparison of 1 with 0 needs no dimension
     plain = levels == (0, 1) and asked is None and name not in fitted.recorded.predictor_levels
     labels = None if plain else tuple(map(_text, values[1:]))
-    frames = [fitted.distinct.assign(**{name: constant(fitted.distinct[name], value)}) for value in values]
+    rows, dtype = fitted.distinct, fitted.distinct[name].dtype
+    frames = [rows.assign(**{name: pd.Series(value, rows.index, dtype)}) for value in values]
     return Variable(name, labels, {"reference": _text(values[0])}), frames
 
 
@@ -143,16 +131,12 @@ def _step(fitted: FittedRows, name: str, step: Any) -> tuple[Variable, list[pd.D
 
 
 @dataclass(frozen=True, eq=False)
-class _Contrasts:
-    """Contrasts of the mean at the distinct rows."""
+class _Contrasts(Quantity):
+    """Contrasts of the mean at the distinct rows; logarithms of ratios."""
 
-    variables: list[Variable]
-    family: Family
     designs: list[list[Array]]  # for each variable and each of its values, the design matrix (row, column)
-    logarithms: bool  # True for ratios
 
     def average(self, beta: Array, shares: Array) -> Array:
-        """See `averages.Quantity`."""
         parts = []
         for designs in self.designs:
             sums = [list(sums_over_rows(self.family.mean, x, beta, lambda rows: shares[rows])) for x in designs]
@@ -165,7 +149,6 @@ class _Contrasts:
         return np.concatenate(parts).transpose(2, 0, 1)
 
     def at_rows(self, beta: Array, shares: Array) -> Array:
-        """See `averages.Quantity`."""
         parts = []
         for designs in self.designs:
             means = np.stack([self.family.mean(beta.T @ x.T) for x in designs])[..., None]

@@ -45,11 +45,10 @@ class FittedRows:
     def of(cls, idata: arviz_compat.ArvizObject, release: Release) -> FittedRows:
         """Find the rows of a posterior. Raises ValueError if they are not the rows of the release."""
         check_release(release)
-        for name in ("posterior", "observed_data"):
-            if not arviz_compat.has_group(idata, name):
-                raise ValueError(
-                    f"the ArviZ object must have the group {name}; it is missing. Pass the complete result of fit."
-                )
+        if absent := [name for name in ("posterior", "observed_data") if not arviz_compat.has_group(idata, name)]:
+            raise ValueError(
+                f"the ArviZ object must have the group {absent[0]}; it is missing. Pass the complete result of fit."
+            )
         posterior, observed = arviz_compat.group(idata, "posterior"), arviz_compat.group(idata, "observed_data")
         recorded = read_design(posterior)
         check_recorded_weights(posterior, release)
@@ -138,14 +137,6 @@ class FittedRows:
 def is_number(value: Any) -> bool:
     """Return whether a value is a finite number."""
     return checks.is_real(value) and math.isfinite(value)
-
-
-def constant(values: pd.Series, level: Any) -> pd.Series:
-    """Return a column of the same type in which all values are `level`."""
-    if isinstance(values.dtype, pd.CategoricalDtype):
-        codes = np.full(len(values), list(values.cat.categories).index(level))
-        return pd.Series(pd.Categorical.from_codes(codes, dtype=values.dtype), index=values.index)
-    return pd.Series(np.full(len(values), level, dtype=values.dtype), index=values.index)
 
 
 def outcome_coords(design: DesignSpec, *, linear: bool = False) -> dict[str, list[str]]:

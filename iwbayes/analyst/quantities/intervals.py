@@ -30,10 +30,8 @@ def intervals(
         example. A dict names several of them, such as ``{"private rows": idata, "released": other}``. A table of other
         estimates has one row for each coefficient, named by the index or a column ``coefficient``, and columns
         ``mean``, ``lower`` and ``upper``, which are kept.
-    var_names : str or sequence of str, optional
-        Variables of the posteriors, all by default.
-    prob : float
-        Probability of the equal-tailed intervals, in (0, 1).
+    var_names, prob : str or sequence of str, float, optional
+        Variables, all by default, and probability of the equal-tailed intervals, in (0, 1).
 
     Returns
     -------
@@ -45,15 +43,12 @@ def intervals(
 
     Raises
     ------
-    TypeError
-        If an entry is neither an ArviZ object with a posterior nor a table.
-    ValueError
-        If prob is out of range, var_names are unknown, or a table lacks a column or names a coefficient twice.
+    TypeError, ValueError
+        If an entry is neither an ArviZ object with a posterior nor a table, prob is out of range, var_names are
+        unknown, or a table lacks a column or names a coefficient twice.
 
     Examples
     --------
-    With ``release`` as in the example of :func:`~iwbayes.publish`:
-
     >>> idata = iw.fit("y ~ x", release, calibrate="none", draws=200, random_seed=1)
     >>> list(iw.intervals({"unweighted": idata}).index)
     [('unweighted', 'Intercept'), ('unweighted', 'x')]
@@ -74,15 +69,12 @@ def _of_one(
     if isinstance(posterior, pd.DataFrame):
         return _checked(posterior, named)
     try:
-        known = arviz_compat.has_group(posterior, "posterior")
-    except TypeError:
-        known = False
-    if not known:
+        group = arviz_compat.group(posterior, "posterior")
+    except (KeyError, TypeError):
         raise TypeError(
             f"posteriors must be ArviZ objects with a group 'posterior' or tables; got {type(posterior).__name__}"
             f"{named}. Pass results of iw.fit or pm.sample."
-        )
-    group = arviz_compat.group(posterior, "posterior")
+        ) from None
     variables = group.drop_vars(NOT_CALIBRATED, errors="ignore")
     if var_names is not None:
         wanted = [var_names] if isinstance(var_names, str) else list(var_names)
@@ -102,8 +94,7 @@ def _of_one(
 def _checked(table: pd.DataFrame, named: str) -> pd.DataFrame:
     """Return a table of estimates in the form of `intervals`."""
     table = table.set_index("coefficient") if "coefficient" in table.columns else table.rename_axis("coefficient")
-    absent = [name for name in BOUNDS if name not in table.columns]
-    if absent:
+    if absent := [name for name in BOUNDS if name not in table.columns]:
         raise ValueError(f"the table{named} lacks the columns {absent}; it needs {list(BOUNDS)}.")
     if table.index.has_duplicates:
         twice = str(table.index[table.index.duplicated()][0])

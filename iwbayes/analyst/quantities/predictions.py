@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -23,9 +23,7 @@ from iwbayes.utils import checks
 from iwbayes.utils.arrays import Array
 from iwbayes.utils.threads import one_blas_thread
 
-#: Kinds of predictions.
 Kind = Literal["mean", "response", "linear"]
-KINDS = ("mean", "response", "linear")
 #: Number of values of a numeric column in a grid, and most rows of a grid.
 GRID_POINTS, MOST_ROWS = 50, 10_000
 
@@ -81,39 +79,31 @@ def predictions(
     Transformations are the ones of the fit, never computed from `newdata`, and rows are treated as fixed. If the
     response of the formula is an expression such as ``np.log(y)``, predictions are on that scale. Intervals of the mean
     are as reliable as those of the coefficients; predicted responses add the variance of the family, which is right
-    only if the family is. Names follow ``bambi.interpret.predictions`` (Capretto et al., Journal of Statistical
-    Software 103, 2022).
+    only if the family is. Names follow ``bambi.interpret.predictions``.
 
     Examples
     --------
-    With ``release`` as in the example of :func:`~iwbayes.publish`:
-
     >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
-    >>> iw.predictions(idata, pd.DataFrame({"x": [-1.0, 0.0, 1.0], "z": 0.0}))["posterior"]["y"].shape
-    (4, 250, 3)
     >>> iw.predictions(idata, release, conditional={"x": [-1.0, 1.0]})["posterior"]["y"].shape
     (4, 250, 2)
     """
-    checks.one_of("kind", kind, KINDS)
+    checks.one_of("kind", kind, get_args(Kind))
     if isinstance(newdata, Release) != (conditional is not None):
         raise ValueError(
             "conditional must be given with a release and only with a release. Use predictions(idata, release, "
             "conditional=['x']) for a grid, or predictions(idata, newdata) for new rows."
         )
     posterior = fitted_posterior(idata)
-    design = read_design(posterior)
-    names: list[str] = []
+    design, names = read_design(posterior), list[str]()
     if isinstance(newdata, Release):
         newdata, names = _grid(FittedRows.of(idata, newdata), conditional)
     frame = design.ready(newdata)
-    x = design.matrix(frame)
+    x, beta = design.matrix(frame), design.coefficients(posterior)
     with one_blas_thread():
-        beta = design.coefficients(posterior)
+        values = _evaluated(design, beta, x, "linear" if kind == "response" else kind)
         if kind == "response":
-            sigma, rng = design.auxiliary_draws(posterior), np.random.default_rng(random_seed)
-            values = design.family.draw(_evaluated(design, beta, x, "linear"), sigma, rng)[None]
-        else:
-            values = _evaluated(design, beta, x, kind)
+            values = design.family.draw(values, design.auxiliary_draws(posterior), np.random.default_rng(random_seed))
+            values = values[None]
     dataset = _labelled(design, posterior, values, kind, frame)
     groups = {"predictions" if kind == "response" else "posterior": dataset}
     if (of_fit := fit_record(idata)) is not None:
@@ -160,10 +150,9 @@ def _grid(fitted: FittedRows, conditional: Any) -> tuple[pd.DataFrame, list[str]
         raise ValueError(
             "conditional must not contain 'row', because the result has a dimension row. Rename this column."
         )
-    values = {
-        name: _spread(fitted, name) if given is None else fitted.checked(name, given, "conditional")
-        for name, given in asked.items()
-    }
+    values = {}
+    for name, given in asked.items():
+        values[name] = _spread(fitted, name) if given is None else fitted.checked(name, given, "conditional")
     n_rows = math.prod(map(len, values.values()))
     if n_rows > MOST_ROWS:
         raise ValueError(

@@ -23,10 +23,7 @@ RATIOS = {name: family.ratio for name, family in FAMILIES.items() if family.rati
 def odds_ratios(
     idata: arviz_compat.ArvizObject, *, units: Mapping[str, float] | None = None
 ) -> arviz_compat.ArvizObject:
-    """Compute odds ratios, relative risk ratios or rate ratios from the coefficients of a fit.
-
-    The ratio exp(b) of a coefficient b is the factor by which the odds, the relative risk or the rate changes per unit
-    of the term.
+    """Compute odds ratios, relative risk ratios or rate ratios: the exponentials of the coefficients of a fit.
 
     Parameters
     ----------
@@ -39,9 +36,8 @@ def odds_ratios(
     Returns
     -------
     arviz.InferenceData or xarray.DataTree
-        Group ``posterior`` with the names and dimensions of the coefficients, without the intercept. Its attributes
-        are those of :func:`~iwbayes.predictions` and ``ratio`` ("odds ratio", "relative risk ratio" or "rate ratio").
-        Each variable has the attribute ``unit``.
+        Group ``posterior`` with the names and dimensions of the coefficients, without the intercept, each with its
+        ``unit``. Its attributes are those of :func:`~iwbayes.predictions` and ``ratio``, such as "odds ratio".
 
     Raises
     ------
@@ -53,13 +49,10 @@ def odds_ratios(
     -----
     An interaction ``a:b`` becomes a ratio of ratios. With interactions, powers or splines a column has no single ratio:
     compare two rows with :func:`~iwbayes.predictions`, or averages with :func:`~iwbayes.comparisons`. Intervals are the
-    exponentials of those of the coefficients, with the same coverage. See McCullagh & Nelder, Generalized Linear Models
-    (1989), chapters 4 to 6.
+    exponentials of those of the coefficients (McCullagh & Nelder, Generalized Linear Models, 1989, chapters 4 to 6).
 
     Examples
     --------
-    With ``release`` as in the example of :func:`~iwbayes.publish`:
-
     >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
     >>> found = iw.odds_ratios(idata, units={"x": 2})
     >>> list(found["posterior"].data_vars), found["posterior"].attrs["ratio"]
@@ -90,18 +83,16 @@ def odds_ratios(
             "Without it their exponentials are not ratios to a reference level. Keep the intercept."
         )
     units = _checked_units(units, posterior, names)
-    found = {}
+    found, groups = xr.Dataset(), {}
     for name in names:
         unit = units.get(name, 1.0)
         with np.errstate(over="ignore"):
             values = np.exp(unit * np.asarray(posterior[name], dtype=np.float64))
         found[name] = posterior[name].copy(data=values).assign_attrs(unit=unit)
-    groups = {"posterior": xr.Dataset(found)}
     if of_fit is not None:
-        groups["calibration"] = of_parameters(of_fit, list(arviz_compat.scalars(groups["posterior"])))
+        groups["calibration"] = of_parameters(of_fit, list(arviz_compat.scalars(found)))
     attrs = derived_attributes(groups.get("calibration"), posterior.attrs) | {"ratio": RATIOS[family]}
-    groups["posterior"].attrs.update(attrs)
-    return arviz_compat.make(groups, attrs)
+    return arviz_compat.make({"posterior": found.assign_attrs(attrs), **groups}, attrs)
 
 
 def _checked_units(units: Any, posterior: xr.Dataset, names: list[str]) -> dict[str, float]:
@@ -109,8 +100,7 @@ def _checked_units(units: Any, posterior: xr.Dataset, names: list[str]) -> dict[
         return {}
     if not isinstance(units, Mapping):
         raise TypeError(f"units must be a dict of term to number; got {type(units).__name__}. Use {{'age': 10}}.")
-    unknown = [name for name in units if name not in names]
-    if unknown:
+    if unknown := [name for name in units if name not in names]:
         raise ValueError(f"units must name terms of the formula; got {unknown}. Use names from {names}.")
     for name, unit in units.items():
         if not checks.is_real(unit):

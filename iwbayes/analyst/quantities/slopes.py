@@ -11,10 +11,9 @@ import numpy as np
 import pandas as pd
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.quantities.averages import Rows, Variable, average, sums_over_rows
+from iwbayes.analyst.quantities.averages import Quantity, Rows, Variable, average, sums_over_rows
 from iwbayes.analyst.quantities.fitted_rows import FittedRows
 from iwbayes.models.design_spec import DesignSpec
-from iwbayes.models.families import Family
 from iwbayes.release import Release
 from iwbayes.utils.arrays import Array
 
@@ -36,17 +35,15 @@ def slopes(
 ) -> arviz_compat.ArvizObject:
     """Compute average slopes of the mean response in numeric predictors, over the weighted rows of a release.
 
-    The slope at a row is the derivative d E[y | x] / d x, with the other predictors at the values of the row. For a
-    categorical response E[y | x] are the probabilities of its levels, and their slopes sum to zero. For predictors
-    with levels use :func:`~iwbayes.comparisons`.
+    The slope at a row is the derivative d E[y | x] / d x, for a categorical response of the probability of each level.
+    For predictors with levels use :func:`~iwbayes.comparisons`.
 
     Parameters
     ----------
     idata : arviz.InferenceData or xarray.DataTree
         Complete result of :func:`~iwbayes.fit`, also if read from a file.
     release : Release
-        The release that was fitted. If `fit` had different weights, for example from
-        :func:`~iwbayes.noise_aware_weights`, pass ``dataclasses.replace(release, weights=...)``.
+        The release that was fitted; if the fit had other weights, ``dataclasses.replace(release, weights=...)``.
     wrt : str or sequence of str, optional
         Numeric predictors ("with respect to"), also whole numbers outside ``C(...)``. By default all of them.
     by : str, optional
@@ -79,13 +76,10 @@ def slopes(
     -----
     Interactions, powers and splines are included: columns of the design matrix are differentiated by one central
     difference, and the inverse link in closed form (Bartus, Stata Journal 5, 2005; Dowd, Greene & Norton, Health
-    Services Research 49, 2014). With several weight draws, each posterior draw is averaged with its
-    own weight draw.
+    Services Research 49, 2014). Each posterior draw is averaged with its own weight draw.
 
     Examples
     --------
-    With ``release`` as in the example of :func:`~iwbayes.publish`:
-
     >>> idata = iw.fit("y ~ x + z", release, draws=250, random_seed=1, progressbar=False)
     >>> found = iw.slopes(idata, release, wrt="x", random_seed=1)
     >>> found["posterior"]["x"].shape, found["posterior"].attrs["noise_included"]
@@ -105,23 +99,19 @@ def slopes(
         )
     x = fitted.recorded.matrix(fitted.distinct)
     changes = np.stack([column_slopes(fitted.recorded, fitted.distinct, name) for name in names], axis=1)
-    quantity = _Slopes([Variable(name) for name in names], fitted.recorded.family, x, changes)
+    quantity = _Slopes([Variable(name) for name in names], fitted.recorded.family, False, x, changes)
     return average(fitted, quantity, by=by, rows=rows, random_seed=random_seed)
 
 
 @dataclass(frozen=True, eq=False)
-class _Slopes:
+class _Slopes(Quantity):
     """Slopes at the distinct rows, all computed from one gradient of the mean."""
 
-    variables: list[Variable]
-    family: Family
     x: Array  # (row, column)
     changes: Array  # (row, variable, column): derivative of the design matrix in each predictor
-    logarithms: bool = False
 
     def average(self, beta: Array, shares: Array) -> Array:
-        """See `averages.Quantity`. Coefficients multiply averages of the mean's gradient times the matrix's changes."""
-
+        # coefficients multiply averages of the mean's gradient times the matrix's changes
         def factors(rows: slice) -> Array:
             return (shares[rows, :, None, None] * self.changes[rows, None]).reshape(rows.stop - rows.start, -1)
 
@@ -133,7 +123,6 @@ class _Slopes:
         return slopes.reshape(shares.shape[1], -1, len(beta))
 
     def at_rows(self, beta: Array, shares: Array) -> Array:
-        """See `averages.Quantity`."""
         gradient = self.family.mean_gradient(beta.T @ self.x.T)
         slopes = np.einsum("oki,ivc,ck->ivo", gradient, self.changes, beta, optimize=True)
         return slopes.reshape(len(self.x), 1, -1)

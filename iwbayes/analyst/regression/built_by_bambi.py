@@ -1,8 +1,7 @@
 """Regressions that Bambi builds for `fit`: more families, binomial trials, offsets and group-specific effects.
 
-Bambi builds the PyMC model. This module then weights, samples and calibrates it. Calibration needs parameters that the
-rows inform directly, so predictors are not centred and group-specific effects use the centred parametrisation:
-they are Normal(0, scale) themselves.
+Calibration needs parameters that the rows inform directly, so predictors are not centred and group-specific effects use
+the centred parametrisation: they are Normal(0, scale) themselves.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import math
 import re
 import warnings
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,44 +75,27 @@ class BuiltRegression:
     """A PyMC model of all rows of a release, weighted, with the interface of `RegressionProblem`."""
 
     model: pm.Model
-    family: str
+    posterior: ModelPosterior
     measurable: str  # a plain formula of the same columns, which is compared with the features the release measured
-    n_weights: int
+    family: str
+    n_rows: int
+    observed: xr.Dataset
+    attributes: dict[str, Any]
 
     @classmethod
     def of(cls, formula: str, release: Release, family: Any, priors: Any, weights: Weights) -> BuiltRegression:
         """Build and weight the model of a formula. The arguments are those of `fit`."""
+        from iwbayes.analyst.inference.model_posterior import ModelPosterior
+        from iwbayes.analyst.weighting.observed_rows import observed_dataset
         from iwbayes.analyst.weighting.release_rows import check_model
         from iwbayes.analyst.weighting.reweight import reweight
 
         model, name, measurable = build(formula, release, family, priors)
         weighted = reweight(model, release)
         check_model(weighted, release)
-        return cls(weighted, name, measurable, weights.n_draws)
-
-    @cached_property
-    def posterior(self) -> ModelPosterior:
-        """The posterior under the weights of the release."""
-        from iwbayes.analyst.inference.model_posterior import ModelPosterior
-
-        return ModelPosterior(self.model, self.n_weights)
-
-    @property
-    def n_rows(self) -> int:
-        """Number of rows."""
-        return self.posterior.n_rows
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        """Attributes of the result."""
-        return {"built_by": "Bambi"}
-
-    @property
-    def observed(self) -> xr.Dataset:
-        """The response."""
-        from iwbayes.analyst.weighting.observed_rows import observed_dataset
-
-        return observed_dataset(self.model)
+        posterior, attributes = ModelPosterior(weighted, weights.n_draws), {"built_by": "Bambi"}
+        observed = observed_dataset(weighted)
+        return cls(weighted, posterior, measurable, name, posterior.n_rows, observed, attributes)
 
     def sampled(self, settings: SamplingSettings, rng: np.random.Generator) -> Array | None:
         """Return draws (sample, p) by NUTS if scales of group-specific effects have no posterior mode; else None."""
@@ -157,8 +138,7 @@ def build(formula: str, release: Release, family: Any, priors: Any) -> tuple[pm.
             f"{list(schema.names)}."
         )
     name = family if family is not None else "binomial" if len(own) > 1 else default_family(schema[own[0]])
-    missing = [column for column in used if frame[column].isna().any()]
-    if missing:
+    if missing := [column for column in used if frame[column].isna().any()]:
         raise ValueError(
             f"the columns of {formula!r} must have no missing cells, because this model uses all rows; {missing} have "
             "some. Leave these columns out, or impute the cells in your own PyMC model."
@@ -219,7 +199,15 @@ def _with_default_priors(model: Any, family: str, response: Array | None, given:
         own = np.reshape(term.predictor, (len(share), -1))
         sds[f"{name}_sigma"] = SCALE * y_sd / (1.0 if term.kind == "intercept" else column_scales(own, share, [])[1])
         if own.shape[1] == 1 and abs(np.mean(own)) > _FAR * np.std(own) > 0:
-            warnings.warn(_far_from_zero(name, own), IwbayesWarning, stacklevel=6)
+            slope, _, group = name.partition("|")
+            center = np.format_float_positional(float(f"{np.mean(own):.3g}"), trim="-")
+            warnings.warn(
+                f"the values of {slope!r} in ({slope}|{group}) are far from zero (mean {center}, standard deviation "
+                f"{np.std(own):.2g}), where the group effects of the intercept are defined. Their default prior hardly "
+                f"allows lines that differ. Write (I({slope} - {center})|{group}).",
+                IwbayesWarning,
+                stacklevel=6,
+            )
     given = {*given, *(f"{name}_sigma" for name in given)}
 
     built = model.backend.model
@@ -248,17 +236,6 @@ def _with_default_priors(model: Any, family: str, response: Array | None, given:
         return pm.Normal.dist(location, sd, size=size)
 
     return transform_model(built, edit, kind=ModelFreeRV)
-
-
-def _far_from_zero(name: str, values: Array) -> str:
-    """Return a warning about the group-specific slopes of a predictor (row,) whose zero is far from its values."""
-    slope, _, group = name.partition("|")
-    center = np.format_float_positional(float(f"{np.mean(values):.3g}"), trim="-")
-    return (
-        f"the values of {slope!r} in ({slope}|{group}) are far from zero (mean {center}, standard deviation "
-        f"{np.std(values):.2g}), where the group effects of the intercept are defined. Their default prior hardly "
-        f"allows lines that differ. Write (I({slope} - {center})|{group})."
-    )
 
 
 def _trials(formula: str) -> tuple[str, str] | None:
@@ -291,8 +268,7 @@ def _ready_response(data: pd.DataFrame, own: tuple[str, ...], schema: Schema, fa
 def _within(values: pd.Series, why: str, *, lower: Any = None, upper: Any = None) -> pd.Series:
     """Clip cells to the bounds, and warn with the number of cells changed."""
     clipped = values.clip(lower=lower, upper=upper)
-    changed = int((clipped != values).sum())
-    if changed:
+    if changed := int((clipped != values).sum()):
         warnings.warn(
             f"{changed} of {len(values)} synthetic rows have a value of {values.name!r} that is {why}. Private rows "
             "cannot have these values, so the cells are set to the nearest allowed value.",

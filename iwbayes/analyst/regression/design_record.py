@@ -67,36 +67,25 @@ def record_design(design: Design, frame: pd.DataFrame) -> str:
 
 def _works(text: str, design: Design, frame: pd.DataFrame) -> bool:
     """Return whether a record gives a few of the design's rows, taken alone, the same columns as before."""
-    n = len(design.rows)
-    indices = np.unique(np.linspace(0, n - 1, min(TRIED_ROWS, max(1, n - 1))).round().astype(np.intp))
-    recorded = _spec(json.loads(text), design.formula, design.family.name)
-    used = frame.iloc[design.rows]
-    try:
-        for tried in [indices, *(np.array([index]) for index in _inner_rows(used))]:
-            x = recorded.matrix(recorded.ready(used.iloc[tried]))
-            if not np.allclose(x, design.x[tried], rtol=1e-9, atol=1e-12):
-                return False
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
-def _inner_rows(frame: pd.DataFrame) -> list[int]:
-    """Return a few rows which, alone, reveal functions of all rows, such as a minimum, a mean or a rank.
-
-    In each numeric column that varies, one of them is above the smallest value and one below the largest.
-    """
-    numbers = frame.select_dtypes("number").to_numpy(dtype=np.float64, na_value=np.nan)
+    n, used = len(design.rows), frame.iloc[design.rows]
+    # some rows together; then single rows, which reveal functions of all rows, such as a minimum, a mean or a rank: in
+    # each numeric column that varies, one is above the smallest value and one below the largest
+    tried = [np.unique(np.linspace(0, n - 1, min(TRIED_ROWS, max(1, n - 1))).round().astype(np.intp))]
+    numbers = used.select_dtypes("number").to_numpy(dtype=np.float64, na_value=np.nan)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # columns without a value
         inside = np.concatenate([numbers > np.nanmin(numbers, axis=0), numbers < np.nanmax(numbers, axis=0)], axis=1)
     wanted = inside.any(axis=0)
-    found: list[int] = []
-    while wanted.any() and len(found) < TRIED_ROWS:
+    while wanted.any() and len(tried) <= TRIED_ROWS:
         best = int(np.argmax(inside[:, wanted].sum(axis=1)))
-        found.append(best)
+        tried.append(np.array([best]))
         wanted &= ~inside[best]
-    return found
+    recorded = _spec(json.loads(text), design.formula, design.family.name)
+    try:
+        parts = ((rows, recorded.matrix(recorded.ready(used.iloc[rows]))) for rows in tried)
+        return all(np.allclose(x, design.x[rows], rtol=1e-9, atol=1e-12) for rows, x in parts)
+    except (TypeError, ValueError):
+        return False
 
 
 def read_design(posterior: xr.Dataset) -> DesignSpec:

@@ -1,16 +1,14 @@
 """Regressions as PyMC models, with weakly informative default priors.
 
-Default priors are computed from the synthetic design, which is public, and its weights, following rstanarm and Bambi.
-Let m_j be the weighted mean of column j, and s_j the standard deviation that is left when the other columns are given.
-For the families gaussian and t let m_y and s_y be the mean and standard deviation of the response; for gamma m_y is the
-logarithm of its mean. Otherwise m_y = 0 and s_y = 1.
+Default priors are computed from the synthetic design, which is public, and its weights, following rstanarm and Bambi
+(Gelman, Jakulin, Pittau & Su, Annals of Applied Statistics 2, 2008, also scale priors by the columns). Let m_j be the
+weighted mean of column j, and s_j the standard deviation that is left when the other columns are given; m_y and s_y are
+those of the response for gaussian and t; for gamma m_y is the logarithm of its mean. Otherwise m_y = 0 and s_y = 1.
 
-* Coefficient of column j: Normal(0, 2.5 s_y / s_j). A square or an interaction has the same prior wherever the zero of
-  its columns is, because of the other columns. A column of zeros and ones, such as a level of a factor, is treated as
-  if both values were equally frequent (s_j = 1/2 if it is independent of the columns of other terms), so the prior of a
-  rare level is no wider than that of a common one.
-* Intercept: the intercept of the centred design, Intercept + sum_j m_j b_j, is Normal(m_y, 2.5 s_y). The model states
-  this as Intercept | b ~ Normal(m_y - sum_j m_j b_j, 2.5 s_y), with the same joint density.
+* Coefficient of column j: Normal(0, 2.5 s_y / s_j), for squares and interactions wherever the zero of their columns is.
+  A column of zeros and ones, such as a level of a factor, is treated as if both values were equally frequent (s_j = 1/2
+  if it is independent of the columns of other terms), so the prior of a rare level is no wider than of a common one.
+* Intercept | b ~ Normal(m_y - sum_j m_j b_j, 2.5 s_y), so that of the centred design is Normal(m_y, 2.5 s_y).
 * Thresholds of the family cumulative, at the means of the columns: Normal(-2 to 2, 2.5).
 * sigma of the families gaussian and t: HalfStudentT(4, s_y). alpha and nu have Bambi's default priors.
 * Scale of group-specific effects: HalfNormal(2.5 s_y) for the intercept, HalfNormal(2.5 s_y / s_j) for slopes.
@@ -56,17 +54,10 @@ def regression(
 
     Parameters
     ----------
-    formula : str
-        ``response ~ terms`` in formulaic's syntax; see :func:`~iwbayes.models.design.build_design`.
+    formula, family, priors : str, str and dict of str to distribution, optional
+        As in :func:`~iwbayes.fit`: ``priors={"age": pm.Normal.dist(0, 1), "sigma": pm.Exponential.dist(1)}``.
     release : Release
         Its synthetic rows become the data of the model. Its weights only set the scales of the default priors.
-    family : {"bernoulli", "gaussian", "categorical", "poisson", "negativebinomial", "t", ...}, optional
-        Distribution of the response. By default it follows from the declared type of the response column; see
-        :func:`~iwbayes.fit`.
-    priors : dict of str to distribution, optional
-        Priors that replace default priors, by the name of the coefficient:
-        ``{"age": pm.Normal.dist(0, 1), "sigma": pm.Exponential.dist(1)}``. For a model that Bambi builds, pass
-        ``bambi.Prior`` objects.
 
     Returns
     -------
@@ -92,15 +83,8 @@ def regression(
     ``w = release.weights.values[list(model.coords["row"])]`` and
     ``total=release.n_private * w.sum() / len(release.weights)``.
 
-    References
-    ----------
-    Gelman, Jakulin, Pittau & Su, A weakly informative default prior distribution for logistic and other regression
-    models, Annals of Applied Statistics 2 (2008), for priors on the scale of the columns.
-
     Examples
     --------
-    With ``release`` as in the example of :func:`~iwbayes.publish`:
-
     >>> model = iw.regression("y ~ x", release)
     >>> [variable.name for variable in model.free_RVs]
     ['x', 'Intercept']
@@ -110,8 +94,7 @@ def regression(
         return build(formula, release, family, priors)[0]
     synthetic = release.synthetic
     design = build_design(formula, synthetic.frame, synthetic.schema, family)
-    scales = prior_scales(design, np.asarray(release.weights.values)[design.rows])
-    return build_model(design, scales, priors)
+    return build_model(design, prior_scales(design, np.asarray(release.weights.values)[design.rows]), priors)
 
 
 def build_model(design: Design, scales: PriorScales, priors: Priors | None = None) -> pm.Model:
@@ -130,13 +113,12 @@ def build_model(design: Design, scales: PriorScales, priors: Priors | None = Non
         # the intercept comes last because its default prior depends on the slopes
         for term in sorted(design.terms, key=lambda term: term.name == "Intercept"):
             blocks[term.name] = _coefficients(design, term, scales, given.get(term.name), blocks)
-        beta = pt.concatenate([blocks[term.name] for term in design.terms], axis=0)
-        eta = x @ beta
-        aux = None
-        if design.auxiliary and design.auxiliary in given:
-            aux = model.register_rv(_sized(given[design.auxiliary], ()), design.auxiliary)
-        elif design.auxiliary:
-            aux = pm.HalfStudentT(design.auxiliary, nu=SIGMA_DOF, sigma=scales.response_sd)
+        eta = x @ pt.concatenate([blocks[term.name] for term in design.terms], axis=0)
+        aux = design.auxiliary
+        if aux in given:
+            aux = model.register_rv(_sized(given[aux], ()), aux)
+        elif aux:
+            aux = pm.HalfStudentT(aux, nu=SIGMA_DOF, sigma=scales.response_sd)
         predictor = eta if design.response_dim else eta[:, 0]
         response = design.y if design.family.continuous else design.y.astype(np.int64)
         _OBSERVED[design.family.name](pm, design.name, predictor, aux, observed=response, dims="row")
@@ -154,9 +136,8 @@ def _coefficients(design: Design, term: Term, scales: PriorScales, prior: Any, s
         mean: Any = 0.0
         if term.name == "Intercept":
             mean = scales.mean
-            for other in design.terms:
-                if other.name in slopes:
-                    mean = mean - scales.center[other.columns] @ slopes[other.name]
+            for other in [other for other in design.terms if other.name in slopes]:
+                mean = mean - scales.center[other.columns] @ slopes[other.name]
             mean = mean if design.response_dim or isinstance(mean, float) else mean[0]
         sd = scales.sd[term.columns]
         if design.response_dim and term.dim:
@@ -168,10 +149,9 @@ def _coefficients(design: Design, term: Term, scales: PriorScales, prior: Any, s
 def log_prior(design: Design, scales: PriorScales, priors: Priors | None = None) -> LogPrior:
     """Return the joint prior of a regression in numpy; given priors replace default priors by name."""
     shapes = {term.name: design.shape(term) for term in design.terms}
-    given = {
-        name: _density(prior, shapes.get(name, ()), positive=name == design.auxiliary)
-        for name, prior in _checked(design, priors).items()
-    }
+    given = {}
+    for name, prior in _checked(design, priors).items():
+        given[name] = _density(prior, shapes.get(name, ()), positive=name == design.auxiliary)
     return LogPrior(design, scales, given)
 
 
@@ -184,16 +164,12 @@ def _checked(design: Design, priors: Priors | None) -> dict[str, Any]:
     from pytensor.tensor.random.type import RandomType
 
     names = [term.name for term in design.terms] + [name for name in (design.auxiliary,) if name]
-    unknown = sorted(set(priors) - set(names))
-    if unknown:
+    if unknown := sorted(set(priors) - set(names)):
         raise ValueError(f"priors must name parameters of the model; got {unknown}. Use names from {names}.")
     for name, prior in priors.items():
-        owner = getattr(prior, "owner", None)
+        owner, kind = getattr(prior, "owner", None), type(prior).__name__
         if owner is None or not hasattr(owner.op, "ndim_supp"):
-            raise TypeError(
-                f"the prior of {name!r} must be a distribution such as pm.Normal.dist(0, 1); "
-                f"got {type(prior).__name__}."
-            )
+            raise TypeError(f"the prior of {name!r} must be a distribution such as pm.Normal.dist(0, 1); got {kind}.")
         inner = [v for v in ancestors(owner.inputs) if v.owner and isinstance(v.owner.op, RandomVariable)]
         if any(not isinstance(v.type, RandomType) for v in inner):
             raise ValueError(

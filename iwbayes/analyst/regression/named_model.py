@@ -19,10 +19,10 @@ def model(model: Callable[[pd.DataFrame], Any], *, family: None = None, name: st
 def model(
     model: str | Callable[[pd.DataFrame], Any], *, family: FamilyName | None = None, name: str | None = None
 ) -> ScoreModel:
-    """Describe an analysis model, so that a release can be made for it.
+    """Describe an analysis model for ``for_models`` of :func:`~iwbayes.publish`.
 
-    Pass the result in ``for_models`` of :func:`~iwbayes.publish`. The release then measures the scores of this model
-    (see "In stages" on the theory page), on which its estimates depend, so that their intervals can be calibrated.
+    The release then measures the scores of this model (see "In stages" on the theory page), on which its estimates
+    depend, so that their intervals can be calibrated.
 
     Parameters
     ----------
@@ -33,16 +33,9 @@ def model(
         constant) is replaced by this column of the private rows. Other values computed from the frame, for example a
         mean, stay public constants. So compute products and other functions of several columns inside the model.
     family : {"bernoulli", "gaussian", "categorical", "poisson"}, optional
-        Family of a formula. By default it follows from the declared type of the response column, as in
-        :func:`~iwbayes.fit`. Not allowed with a function.
+        Family of a formula, by default that of :func:`~iwbayes.fit`. Not allowed with a function.
     name : str, optional
-        Name of a function, by default its ``__name__``, for the record of the release. Not allowed with a formula,
-        whose name is the formula itself.
-
-    Returns
-    -------
-    ScoreModel
-        A description of the model, with attribute ``name``.
+        Name of a function for the record of the release, by default its ``__name__``. Not allowed with a formula.
 
     Raises
     ------
@@ -60,10 +53,6 @@ def model(
 
     Examples
     --------
-    >>> import iwbayes as iw
-    >>> iw.model("visits ~ age + income", family="poisson")
-    RegressionModel(formula='visits ~ age + income', family='poisson')
-
     >>> import pymc as pm
     >>> def counts(frame):
     ...     with pm.Model() as built:

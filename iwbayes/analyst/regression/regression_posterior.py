@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import xarray as xr
 from numpy.typing import NDArray
 
-from iwbayes.analyst.inference.nuts import SamplingSettings
 from iwbayes.analyst.inference.weighted_posterior import OF_A_DRAW, Mode, WeightedPosterior
 from iwbayes.analyst.regression.design_record import record_design
 from iwbayes.analyst.regression.model import log_prior
@@ -32,7 +30,10 @@ class RegressionProblem:
 
     posterior: RegressionPosterior  # under the weights of all rows, averaged over weight draws, with sum n_private
     measurable: str  # the formula, which is compared with the features the release measured
-    frame: pd.DataFrame
+    family: str
+    n_rows: int  # rows used
+    observed: xr.Dataset  # the response of these rows; levels are codes, with the levels as an attribute
+    attributes: dict[str, Any]  # of the result: what was left out because of missing cells, and the design
 
     @classmethod
     def of(cls, formula: str, release: Release, family: Any, priors: Any, weights: Weights) -> RegressionProblem:
@@ -45,60 +46,27 @@ class RegressionProblem:
             raise ValueError("the weights of the rows used must not all be zero. Use columns with fewer missing cells.")
         averaged = values.mean(axis=0)
         prior = log_prior(design, prior_scales(design, averaged[design.rows]), priors)
-        return cls(RegressionPosterior(design, prior, averaged), formula, frame)
-
-    @property
-    def design(self) -> Design:
-        """The design of the rows used."""
-        return self.posterior.design
-
-    @property
-    def n_rows(self) -> int:
-        """Number of rows used."""
-        return len(self.design.rows)
-
-    @property
-    def family(self) -> str:
-        """Name of the family."""
-        return self.design.family.name
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        """Attributes of the result: what was left out because of missing cells, and the design."""
-        weights = self.posterior.weights
-        return {
-            "rows_left_out": self.design.n_rows - self.n_rows,
-            "share_left_out": float(np.delete(weights, self.design.rows).sum() / weights.sum()),
-            "design": record_design(self.design, self.frame),
-        }
-
-    @property
-    def observed(self) -> xr.Dataset:
-        """The response of the rows used. Levels are stored as codes, with the levels as an attribute."""
-        design = self.design
         numbers = design.y if design.family.continuous else design.y.astype(np.int64)
-        dataset = xr.Dataset({design.name: ("row", numbers)}, coords={"row": design.rows})
-        if design.levels:
-            dataset[design.name].attrs["levels"] = list(design.levels)
-        return dataset
-
-    def sampled(self, settings: SamplingSettings, rng: np.random.Generator) -> Array | None:
-        """Return draws of a posterior without a mode; regressions in numpy have one."""
-        return None
+        levels = {"levels": list(design.levels)} if design.levels else {}
+        observed = xr.Dataset({design.name: ("row", numbers, levels)}, coords={"row": design.rows})
+        attributes = {
+            "rows_left_out": design.n_rows - len(design.rows),
+            "share_left_out": float(np.delete(averaged, design.rows).sum() / averaged.sum()),
+            "design": record_design(design, frame),
+        }
+        posterior = RegressionPosterior(design, prior, averaged)
+        return cls(posterior, formula, design.family.name, len(design.rows), observed, attributes)
 
     def log_likelihoods(self, posterior: xr.Dataset, theta: Array) -> dict[str, xr.Dataset]:
         """Return groups of the unweighted and weighted log likelihood of each row, at draws theta (chain, draw, p)."""
-        design, rows = self.design, self.posterior.rows
+        design, rows = self.posterior.design, self.posterior.rows
         values = np.empty((*theta.shape[:2], self.n_rows))
         with one_blas_thread():
             for chain, draw in np.ndindex(*theta.shape[:2]):
                 values[chain, draw] = rows.row_values(theta[chain, draw])
         coords = {"chain": posterior["chain"], "draw": posterior["draw"], "row": design.rows}
-        groups = {"log_likelihood": values, "log_likelihood_weighted": values * rows.weights}
-        return {
-            name: xr.Dataset({design.name: (("chain", "draw", "row"), own)}, coords=coords)
-            for name, own in groups.items()
-        }
+        plain = xr.Dataset({design.name: (tuple(coords), values)}, coords=coords)
+        return {"log_likelihood": plain, "log_likelihood_weighted": plain * xr.DataArray(rows.weights, dims="row")}
 
 
 class RegressionPosterior(WeightedPosterior):

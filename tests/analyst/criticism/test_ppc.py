@@ -123,12 +123,13 @@ def test_standard_errors_know_rows_groups_and_noise(linear, release):
     ("formula", "family"),
     [("y ~ x", "gaussian"), ("z ~ x", "bernoulli"), ("k ~ x", "poisson"), ("g ~ x", "categorical")],
 )
-def test_replicates_have_the_law_of_the_family(formula, family, release):
+def test_replicates_have_the_law_of_the_family(formula, family, release, monkeypatch):
     idata = iw.fit(formula, release, family=family, **FIT)
     posterior = arviz_compat.group(idata, "posterior")
     design = recorded_design(posterior, release)
     chosen = np.repeat(np.array([7, 600]), 1500)
-    drawn = np.concatenate(list(replicates(design, posterior, chosen, np.random.default_rng(3), block=400)))
+    monkeypatch.setattr("iwbayes.analyst.criticism.replicates.BLOCK_NUMBERS", 400 * 300 * design.n_predictors)
+    drawn = np.concatenate(list(replicates(design, posterior, chosen, np.random.default_rng(3))))
     assert drawn.shape == (3000, 300)
     x = release.synthetic.frame["x"].to_numpy()
     flat = {name: values.to_numpy().reshape(1000, -1) for name, values in posterior.data_vars.items()}

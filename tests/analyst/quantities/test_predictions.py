@@ -248,6 +248,19 @@ def test_the_calibration_of_the_draws_is_passed_on(fitted):
     assert (found["calibration"], found["verdict"]) == ("none", "not calibrated")
 
 
+@pytest.mark.filterwarnings("ignore::iwbayes.CalibrationWarning")
+def test_the_record_of_linear_predictors_names_the_level_of_two():
+    options = {"draws": 20, "chains": 2, "method": "laplace", "random_seed": 1}
+    idata = iw.fit("z ~ x", RELEASE, family="categorical", **options)
+    found = iw.predictions(idata, NEW, kind="linear")
+    names = list(arviz_compat.scalars(arviz_compat.group(found, "posterior")))
+    assert (
+        list(arviz_compat.group(found, "calibration")["parameter"].values)
+        == names
+        == [f"z[{i}, yes]" for i in range(3)]
+    )
+
+
 def test_new_rows_may_be_of_any_type_that_fits():
     _, idata = drawn_fit("y ~ x + g + k + z", "gaussian", RELEASE)
     expected = values_of(iw.predictions(idata, NEW), "y")
