@@ -14,11 +14,10 @@ from iwbayes.release.weights import Weights
 class UniformWeights(FreeProvider):
     """Weight one for every synthetic row: an unweighted analysis, "None" in Ghalebikesabi et al. (UAI 2022).
 
-    It reads no private row and costs nothing. There are no parameters.
+    It reads no private row and costs nothing.
 
     Examples
     --------
-    >>> import iwbayes as iw
     >>> from iwbayes.curator.protocols import PublicFacts
     >>> schema = iw.Schema(iw.Real("x", 0, 1))
     >>> UniformWeights().events(PublicFacts(schema, n_private=100, n_synthetic=500), epsilon=1.0)

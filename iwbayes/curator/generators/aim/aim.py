@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import combinations
 from typing import Any, ClassVar
 
@@ -25,7 +24,6 @@ from iwbayes.curator.generators.ledger_fit import check_whole
 from iwbayes.curator.generators.tables.coding import RowCodes
 from iwbayes.curator.generators.tables.counts import count_event, mean_noise, measure_counts
 from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.curator.privacy.mechanisms import exponential
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.evidence.formulas import model_terms
 from iwbayes.evidence.terms import feature_owners
@@ -45,10 +43,10 @@ _MOST_APART = 300
 class AIM(MarginalModel):
     """Graphical model of marginals that are selected round by round (AIM).
 
-    First, the counts of each single column are measured, and the bins of numeric columns are grouped, as in `BayesNet`.
-    In each round, the exponential mechanism then selects a marginal of the workload that the current distribution fits
-    badly. Its counts are measured with noise, and a log-linear distribution is fitted to all noisy counts so far. See
-    docs/methods.md#aim, also for the sensitivity of scores.
+    First, single columns are measured, and the bins of numeric columns are grouped, as in `BayesNet`. In each round,
+    the exponential mechanism then selects a marginal of the workload that the current distribution fits badly. Its
+    counts are measured with noise, and a log-linear distribution is fitted to all noisy counts; see
+    docs/methods.md#aim.
 
     Parameters
     ----------
@@ -60,7 +58,7 @@ class AIM(MarginalModel):
     rounds : int, optional
         Number of marginals to measure. By default it follows from the numbers of rows and columns and the budget.
     max_bins : int, default 128
-        Largest number of equal-width bins of a numeric column between its bounds, at least 2.
+        Largest number of bins of a numeric column between its bounds, at least 2.
     max_cells : int, default 2_000_000
         Largest number of cells of all cliques of the junction tree together, which limits memory and time.
 
@@ -79,7 +77,6 @@ class AIM(MarginalModel):
 
     Examples
     --------
-    >>> import iwbayes as iw
     >>> facts = PublicFacts(iw.Schema(iw.Binary("ill"), iw.Integer("age", 0, 99)), n_private=1000, n_synthetic=0)
     >>> [event.label for event in AIM(["ill ~ age"], rounds=2).events(facts, epsilon=1.0, delta=1e-6)]
     ['AIM columns', 'AIM selection', 'AIM round 1', 'AIM round 2']
@@ -95,11 +92,9 @@ class AIM(MarginalModel):
     def __post_init__(self) -> None:
         check_whole(self, rounds=1, max_bins=2, max_cells=1)
         given: Any = self.workload
-        if given is None:
-            return
-        if isinstance(given, int | float | np.number):
+        if given is None or isinstance(given, int | float | np.number):
             check_whole(self, workload=1)
-            object.__setattr__(self, "workload", int(given))
+            object.__setattr__(self, "workload", None if given is None else int(given))
             return
         parts = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else ()
         sets = tuple(
@@ -163,16 +158,12 @@ class AIM(MarginalModel):
         columns = tuple(sorted(found, key=lambda part: (len(part), part)))
         return Candidates(columns, tuple(sum(uses[c] for c in part) for part in columns))
 
-    def _measure(
-        self, rows: RowCodes, estimated: Estimated, ledger: Ledger, facts: PublicFacts, shares: Shares
-    ) -> None:
-        n, noise = facts.n_private, mean_noise(facts, 1, *shares.tables)
+    def _measure(self, rows: RowCodes, estimated: Estimated, ledger: Ledger, shares: Shares) -> None:
+        facts, n = estimated.facts, estimated.facts.n_private
+        noise = mean_noise(facts, 1, *shares.tables)
         # larger tables would contain little except noise
         candidates = self._candidates(facts.schema).within(estimated.sizes, 2 * n / noise)
-        select = partial(
-            exponential, sensitivity=candidates.sensitivity(facts), epsilon=shares.selection, ledger=ledger,
-            label="AIM selection",
-        )  # fmt: skip
+        select = candidates.selection(facts, shares.selection, ledger, "AIM selection")
         for k in range(1, shares.n_selections + 1):
             allowed, current = self._allowed(candidates, estimated, k), estimated.current
             scores = []
@@ -208,10 +199,7 @@ def default_rounds(facts: PublicFacts, epsilon: float, delta: float) -> int:
 
 
 def scored(formula: str, schema: Schema) -> list[Columns]:
-    """List the sets of columns that a regression's scores multiply, to second order, without subsets of others.
-
-    ValueError for a formula that cannot be measured; see `model_terms`.
-    """
+    """List the sets of columns that a regression's scores multiply, to second order, without subsets of others."""
     owners = feature_owners(schema)
     found = {frozenset(owners[index] for index in term) for term in model_terms(formula, schema).second_order}
     return sorted(tuple(sorted(part)) for part in found if not any(part < other for other in found))
