@@ -173,8 +173,7 @@ def group_codes(bins: ColumnBins, distribution: Array, n_groups: int) -> Codes:
 def gathers_at_bounds(bins: ColumnBins, counts: Array, variance: float) -> tuple[bool, bool]:
     """Return whether released counts of a numeric column show spikes at its lower and at its upper bound.
 
-    There the density is more than twice the neighbouring bin's, with an excess of more than `CLEARLY` standard
-    deviations of noise and sampling.
+    The density of a spike is twice the neighbour's and `CLEARLY` standard deviations of noise and sampling above it.
     """
     if bins.edges is None or bins.n_present < 3:
         return False, False

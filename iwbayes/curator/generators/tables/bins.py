@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from iwbayes.curator.generators.tables.counts import Codes, NoisyCounts
 from iwbayes.curator.generators.tables.smoothing import LEAST_BINS, smoothed_counts
-from iwbayes.schema.columns import Column, Real, _Levels, _Numeric, _Whole
+from iwbayes.schema.columns import Column, Real, _Numeric, _Whole
 from iwbayes.utils.arrays import Array
 
 #: A bound counts as a spike if its count exceeds the expected one by this many standard deviations of the noise.
@@ -22,12 +23,12 @@ CLEARLY = 3.0
 class ColumnBins:
     """Codes of one column: levels, integers or equal-width bins, and a last code for missing cells.
 
-    Each bound of a numeric column is a separate bin, of width zero if the column is real. ``edges`` are on the column's
-    transformed scale, or None for levels. Bins are right-open, except the last one, which is closed.
+    Each bound of a numeric column is a separate bin, of width zero if the column is real. Bins are right-open, except
+    the last one, which is closed.
     """
 
-    column: Column
-    edges: Array | None
+    column: Any  # a Column
+    edges: Array | None  # on the column's transformed scale; None for levels
 
     @classmethod
     def of(cls, column: Column, n_bins: int) -> ColumnBins:
@@ -49,10 +50,7 @@ class ColumnBins:
     @property
     def n_present(self) -> int:
         """Number of codes, without the one for missing cells."""
-        if self.edges is not None:
-            return len(self.edges) - 1
-        assert isinstance(self.column, _Levels)  # noqa: S101 - `of` sets edges to None only for levels
-        return len(self.column.levels)
+        return len(self.column.levels if self.edges is None else self.edges[1:])
 
     @property
     def size(self) -> int:
@@ -69,7 +67,6 @@ class ColumnBins:
     def codes(self, values: pd.Series) -> Codes:
         """Convert canonical values to codes, shape (row,)."""
         if self.edges is None:
-            assert isinstance(self.column, _Levels)  # noqa: S101 - as above
             codes = self.column.codes(values)
             return np.where(codes < 0, self.n_present, codes)
         numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -84,7 +81,6 @@ class ColumnBins:
         """Convert codes to canonical values, drawn uniformly within each bin on the transformed scale."""
         absent = codes >= self.n_present
         if self.edges is None:
-            assert isinstance(self.column, _Levels)  # noqa: S101 - as above
             return self.column.from_codes(np.where(absent, -1, codes))
         index = np.where(absent, 0, codes)
         low, high = self.edges[index], self.edges[index + 1]

@@ -159,8 +159,8 @@ def useful_cells(facts: PublicFacts, n_tables: int, budget: Budget, theta: float
 def number_of_bins(column: Column, useful: float, max_bins: int) -> int:
     """Return the number of equal-width bins of a column, if about ``useful`` bins exceed the noise. It is public.
 
-    Integers keep one bin for each value, even if there are up to `WHOLE_NUMBERS` times the useful number. Many rows may
-    share one integer (such as 40 hours per week). A bin of two integers would give half of these rows the wrong value.
+    Integers keep a bin for each value, up to `WHOLE_NUMBERS` times the useful number: many rows may share one integer
+    (such as 40 hours per week), and a bin of two integers would give half of these rows the wrong value.
     """
     if isinstance(column, _Whole) and column.upper - column.lower - 1 <= min(WHOLE_NUMBERS * useful, max_bins):
         return max_bins

@@ -32,24 +32,19 @@ _RIDGE = 1e-9
 def smoothed_counts(noisy: Array, variance: float, widths: Array, total: float) -> Array:
     """Estimate the exact counts of neighbouring bins from noisy counts, by a smooth density.
 
-    If bins are finer than the noise allows, projection to non-negative counts spreads noise over empty bins, and tails
-    become several times too heavy. There are at least `LEAST_BINS` bins. ``variance`` is that of the noise of each
-    count, ``widths`` are positive, in any unit, and ``total`` is the approximate number of rows. The results are
-    non-negative; their sum may differ.
+    Projection of fine bins to non-negative counts would spread noise over empty bins, and make tails several times too
+    heavy. There are at least `LEAST_BINS` bins. ``variance`` is that of the noise of each count, and ``total`` the
+    approximate number of rows. The results are non-negative; their sum may differ.
 
     The log density f minimises sum_j (n_j - w_j exp f_j)**2 / (2 v_j) + penalty |D f|**2 / 2. Here n_j are the noisy
     counts, w_j the widths, D the third differences, and v_j the variance of noise and sampling together. The penalty
-    maximises the marginal likelihood, by Laplace's method.
-
-    A bin is special if its count is more than 3 standard deviations from the fit. It keeps its released count and is
-    left out of the next fit. Before the first fit, a bin is special if it is that far above the median density of its
-    neighbours.
+    maximises the marginal likelihood, by Laplace's method. A bin is special if its count is more than 3 standard
+    deviations from the fit. It keeps its released count and is left out of the next fit.
 
     The exact counts vary around m_j = w_j exp f_j with variance m_j. The result is their best linear estimate given
     the noisy count, m_j + m_j/(m_j + variance) (n_j - m_j).
 
-    Sources: Good & Gaskins, Biometrika 1971 (penalty on the log density); Eilers & Marx, Statistical Science 1996
-    (difference penalties).
+    Sources: Good & Gaskins, Biometrika 1971; Eilers & Marx, Statistical Science 1996.
     """
     widths = widths / widths.mean()
     special = _spikes(noisy, variance, widths)
