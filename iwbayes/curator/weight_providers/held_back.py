@@ -38,10 +38,9 @@ def held_back_features(
 ) -> FeatureMap | None:
     """Design features that a tilt does not use: residuals of products of columns, given the tilt's terms.
 
-    They are random directions of these residuals, at most ``number``, without a flag for clipped rows. With the
-    weights of the rows before the tilt, ``shares``, they have variance one and are uncorrelated with each other and
-    with the tilt's terms. The bound is the 95 % quantile of their norms over the rows with non-zero residuals. Return
-    None if there are no such rows. Only public synthetic rows are used.
+    They are at most ``number`` random directions of these residuals. With the weights of the rows before the tilt,
+    ``shares``, they have variance one and are uncorrelated with each other and with the tilt's terms. The bound is the
+    95 % quantile of their norms over the rows with non-zero residuals; None if there are none. All is public.
     """
     schema = synthetic.schema
     own, more = raw_terms(schema, features.terms), next_terms(schema, features.terms)
