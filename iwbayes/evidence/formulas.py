@@ -89,8 +89,7 @@ def check_formulas(formulas: Sequence[str]) -> tuple[str, ...]:
 def model_options(formulas: tuple[str, ...], schema: Schema) -> tuple[tuple[str, tuple[Term, ...]], ...]:
     """Return sets of terms for the scores of some models, from the richest to the poorest, each with its name.
 
-    Products among predictors are dropped first, then squares. A ValueError is raised if a formula cannot be measured
-    (see `model_terms`), or has too many terms.
+    Products among predictors are dropped first, then squares. ValueError for formulas that cannot be measured.
     """
     models = [model_terms(formula, schema) for formula in formulas]
     core: Span = frozenset().union(*(model.core for model in models))

@@ -25,16 +25,14 @@ from iwbayes.utils.arrays import Array, filled, row_blocks, row_product
 from iwbayes.utils.digest import digest
 from iwbayes.utils.threads import one_blas_thread
 
-#: Largest number of rows per block, times the number of response levels if every level is scored. The fixed cost of a
-#: block is equivalent to thousands of rows.
+#: Largest number of rows per block, times the number of response levels if every level is scored.
 _CHUNK = 2**16
 #: Directions of scores with less than this share of the largest variance are dropped. The cut is small, because each
 #: direction is a parameter, for example of a spline with nearly dependent columns.
 _CUT = 1e-9
 #: Singular values below this share of the largest count as zero, among loadings of the raw scores.
 _BACK = 1e-9
-#: Number of times that a clipped score is centred and clipped again. Each time leaves a part of the shift: about the
-#: probability of the clipped outcome.
+#: Number of times that a clipped score is centred and clipped again.
 _CENTRINGS = 8
 #: Largest number of response levels for which the score of each level is computed.
 MOST_OUTCOMES = 16
@@ -139,12 +137,10 @@ class ScoreModel(Protocol):
 class ScoreMap(BoundedFeatures):
     """Whitened and clipped scores of one or more models: `BoundedFeatures` of z = (s(x) - center) @ whitener.
 
-    s concatenates the scores of all models. Clipping alone biases a score: at the mode, its mean given the predictors
-    is zero, but that of the clipped score is not. If the response has few levels, this shift is therefore subtracted
-    before the row is clipped again (Künsch, Stefanski & Carroll, JASA 1989). It uses the probabilities of the model at
-    the public point, so it is a function of the row alone.
-
-    Theory: docs/theory.md#in-stages.
+    Clipping alone biases a score: at the mode, its mean given the predictors is zero, but that of the clipped score is
+    not. If the response has few levels, this shift is therefore subtracted before the row is clipped again (Künsch,
+    Stefanski & Carroll, JASA 1989). It uses the probabilities of the model at the public point, so it is a function of
+    the row alone. Theory: docs/theory.md#in-stages.
     """
 
     scores: tuple[RowScores, ...]  # of the models
@@ -153,8 +149,7 @@ class ScoreMap(BoundedFeatures):
     bound: float
     order: float = 2
     flag: bool = True
-    #: Map (k, p) from z to the centred raw scores, which `whitened` knows. An inverse of the whitener would be another
-    #: map if raw scores depend on each other, as the levels of a column do.
+    #: Map (k, p) from z to the centred raw scores; no inverse of the whitener if scores depend on each other.
     back: Any = None
 
     def __post_init__(self) -> None:
