@@ -103,6 +103,7 @@ class Measurement:
     Examples
     --------
     >>> measurement = release.weights.measurement
+    >>> assert measurement is not None
     >>> measurement.name, measurement.noise.name, measurement.n_private
     ('mean of features', 'gaussian', 2000)
     """

@@ -23,13 +23,12 @@ from iwbayes.curator.protocols import (
     reads_blocks,
 )
 from iwbayes.curator.weight_providers.exponential import Tilt, TiltDesign, tilt
-from iwbayes.curator.weight_providers.held_back import held_back_features, number_held_back
 from iwbayes.curator.weight_providers.provider import OpenFit
 from iwbayes.evidence import FeatureMap
 from iwbayes.evidence.formulas import check_formulas, model_options
 from iwbayes.evidence.measurement import MEAN_OF_FEATURES, NOISE_TARGET, TEST_OF_FIT
 from iwbayes.evidence.terms import MAX_RAW_TERMS, TERMS, Terms, count_raw_terms
-from iwbayes.evidence.unmeasured import next_terms
+from iwbayes.evidence.unmeasured import held_back_features, next_terms, number_held_back
 from iwbayes.release.statement import Event
 from iwbayes.release.weights import Weights, kish_ess
 from iwbayes.schema import Schema

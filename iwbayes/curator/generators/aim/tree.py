@@ -1,8 +1,7 @@
 """Log-linear distributions: p(x) is proportional to the exponential of a sum of potentials.
 
-They are stored as a joint table or, with too many cells for that, as marginals on a junction tree. The package mbi
-(Private-PGM) makes the tree. Messages are passed in numpy, because mbi compiles every tree again: this takes seconds
-instead of a millisecond, and hundreds of compiled trees exhaust a process's memory maps.
+They are stored as a joint table or as marginals on a junction tree, which mbi (Private-PGM) makes. Messages are passed
+in numpy, because mbi compiles every tree again: in seconds, and hundreds of them exhaust a process's memory maps.
 """
 
 from __future__ import annotations
@@ -64,10 +63,7 @@ class Joint:
 
 
 def conditional(table: Array) -> Array:
-    """Return conditional distributions of the last axis, shape (parent code, column code).
-
-    They are uniform for a parent code without probability.
-    """
+    """Return distributions of the last axis, shape (parent code, column code); uniform for a code never taken."""
     flat = table.reshape(-1, table.shape[-1]) + np.finfo(float).tiny
     return np.asarray(flat / flat.sum(axis=1, keepdims=True))
 
@@ -101,13 +97,6 @@ class Structure:
     def tree(self) -> Any:
         """The junction tree, a networkx graph of cliques."""
         return _junction_tree(self.sizes, self.cliques)
-
-    @cached_property
-    def order(self) -> tuple[Columns, ...]:
-        """Cliques in depth-first order. A clique shares columns with earlier cliques only through its parent."""
-        import networkx
-
-        return tuple(networkx.dfs_preorder_nodes(self.tree))
 
     @cached_property
     def messages(self) -> tuple[tuple[Columns, Columns], ...]:
@@ -184,9 +173,12 @@ class Tree:
 
     def network(self) -> tuple[tuple[Node, ...], tuple[Array, ...]]:
         """Return the columns along the tree, each given the earlier columns of its clique."""
+        import networkx
+
         nodes: list[Node] = []
         tables = []
-        for clique in self.structure.order:
+        # in depth-first order, a clique shares columns with earlier cliques only through its parent
+        for clique in networkx.dfs_preorder_nodes(self.structure.tree):
             placed = {node.column for node in nodes}
             parents = [index for index in clique if index in placed]
             for column in (index for index in clique if index not in placed):
