@@ -76,9 +76,8 @@ class RegressionScores:
         """Return a digest of formula, family, layout and point."""
         design = self.design
         layout = repr((design.columns, design.levels, sorted(design.predictor_levels.items())))
-        return digest(
-            "RegressionScores", design.formula, design.family.name, design.schema.to_toml(), layout, self.theta
-        )
+        of_design = design.formula, design.family.name, design.schema.to_toml()
+        return digest("RegressionScores", *of_design, layout, self.theta)
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,7 @@ KEPT_CELLS, KEPT_TABLES = 2**24, 20_000
 class RowCodes:
     """Codes of the private rows, as bins or groups of bins, and counts of them. Codes and counts are private.
 
-    With ``keep``, one code per cell is kept in memory. Otherwise each count reads the rows again, block by block, and
-    memory does not grow with the number of rows.
+    With ``keep``, one code per cell is kept in memory. Otherwise each count reads the rows again, block by block.
     """
 
     def __init__(self, private: PrivateTable, bins: Sequence[ColumnBins], *, keep: bool) -> None:
@@ -57,8 +56,7 @@ class RowCodes:
     def remember(self, n_columns: int, most_cells: float) -> None:
         """Count the largest tables of at most ``n_columns`` columns and ``most_cells`` cells, and remember them.
 
-        Smaller tables are then sums of remembered ones and need no pass over the rows. If the codes are in memory,
-        nothing is remembered, because counting is fast.
+        Smaller tables are then sums of them, without a pass over the rows. Not needed if the codes are in memory.
         """
         n = len(self._sizes)
         if self._kept is not None or sum(math.comb(n, k) for k in range(1, n_columns + 1)) > KEPT_TABLES:
@@ -183,8 +181,7 @@ def coded_rows(
     """Measure the counts of some columns, smooth them, group their bins by mass, and code the private rows.
 
     ``columns`` are indices, with all numeric columns among them. ``budget`` is that of all their counts together. The
-    number of bins, at most ``max_bins``, is chosen so that the counts are useful by `useful_cells` with ``theta``. A
-    numeric column has at most ``n_groups`` groups. With ``keep``, the codes stay in memory (see `RowCodes`).
+    number of bins, at most ``max_bins``, is chosen so that the counts are useful by `useful_cells` with ``theta``.
     """
     schema = facts.schema
     numeric = any(is_numeric(column) for column in schema)

@@ -128,10 +128,9 @@ def consistent_tables(
 ) -> list[Array]:
     """Make all tables agree on their one-way marginals (after Hay et al., VLDB 2010; Qardaji et al., SIGMOD 2014).
 
-    First, the counts of each column are estimated: the inverse-variance weighted mean of its released counts
-    (``measured``, with their noise variances) and of the marginals of all tables that contain it, projected to
-    non-negative counts with the public total. Each table, shape (cell,), is then replaced by the closest one with these
-    marginals. Its cells may be negative.
+    The counts of a column are the inverse-variance weighted mean of its released counts (``measured``, with their noise
+    variances) and of the marginals of all tables that contain it, projected to non-negative counts with the public
+    total. Each table, shape (cell,), becomes the closest one with these marginals. Its cells may be negative.
     """
     shaped = [part.value.reshape([sizes[c] for c in members]) for part, members in zip(tables, columns, strict=True)]
     estimates: dict[int, list[tuple[Array, Array | float]]] = {c: [found] for c, found in measured.items()}
