@@ -23,8 +23,7 @@ from iwbayes.utils.threads import one_blas_thread
 
 #: Directions with less than this share of the largest variance, in units of standard deviations, are dropped.
 EIGENVALUE_CUT = 1e-4
-#: Raw terms whose variance is less than this share of their mean square count as constant.
-LEAST_VARIANCE = 1e-10
+LEAST_VARIANCE = 1e-10  # raw terms whose variance is less than this share of their mean square count as constant
 
 
 class BoundedFeatures:

@@ -22,8 +22,7 @@ from iwbayes.schema.columns import Categorical, Column, Real
 
 #: Terms, each the tuple of indices of encoded features that it multiplies; the empty tuple is the constant.
 Span = frozenset[Term]
-#: Largest degree of a predictor or a response as a polynomial of encoded features.
-MAX_PREDICTOR_DEGREE = 3
+MAX_PREDICTOR_DEGREE = 3  # largest degree of a predictor or a response as a polynomial of encoded features
 #: A bracket to a power; formulaic expands it before its degree could be checked.
 _POWER = re.compile(r"\)\s*(?:\*\*|\^)\s*(\d{1,9})")
 _NAME_IN_BACKTICKS = re.compile(r"`([^`]*)`")

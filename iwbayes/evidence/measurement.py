@@ -29,8 +29,7 @@ def noise_in_words(noise_ratio: float) -> str:
     return f"{noise_ratio:.3g}, {verdict} the target of {NOISE_TARGET}"
 
 
-#: Names of feature sets that belong to named models begin with one of these.
-TERMS_OF_MODELS = ("model", "scores")
+TERMS_OF_MODELS = ("model", "scores")  # names of feature sets that belong to named models begin with one of these
 
 
 def noise_advice(noise_ratio: float, n_features: int, terms: str) -> str:

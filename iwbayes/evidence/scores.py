@@ -25,17 +25,13 @@ from iwbayes.utils.arrays import Array, filled, row_blocks, row_product
 from iwbayes.utils.digest import digest
 from iwbayes.utils.threads import one_blas_thread
 
-#: Largest number of rows per block, times the number of response levels if every level is scored.
-_CHUNK = 2**16
+_CHUNK = 2**16  # largest number of rows per block, times the number of response levels if every level is scored
 #: Directions of scores with less than this share of the largest variance are dropped. The cut is small, because each
 #: direction is a parameter, for example of a spline with nearly dependent columns.
 _CUT = 1e-9
-#: Singular values below this share of the largest count as zero, among loadings of the raw scores.
-_BACK = 1e-9
-#: Number of times that a clipped score is centred and clipped again.
-_CENTRINGS = 8
-#: Largest number of response levels for which the score of each level is computed.
-MOST_OUTCOMES = 16
+_BACK = 1e-9  # singular values below this share of the largest count as zero, among loadings of the raw scores
+_CENTRINGS = 8  # number of times that a clipped score is centred and clipped again
+MOST_OUTCOMES = 16  # largest number of response levels for which the score of each level is computed
 
 
 class Outcomes(NamedTuple):
@@ -291,8 +287,7 @@ class RowFeatures(BoundedFeatures):
         """Number of coordinates of z."""
         return self.values.shape[1] - int(self.flag)
 
-    #: Scores have no known upper bound.
-    never_clips: ClassVar[bool] = False
+    never_clips: ClassVar[bool] = False  # scores have no known upper bound
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return plain settings and arrays for a release file, which stores the schema separately."""

@@ -33,10 +33,8 @@ _CUT, _NO_VARIANCE = 1e-2, 1e-12
 HELD_BACK, MOST_HELD_BACK = 8, 64
 #: More than the smallest number are used while the variance of their noise is below this many times 1/N.
 _NOISE_TO_SAMPLING = 10.0
-#: Most features of all synthetic rows together, in numbers; a fit keeps them in memory (128 MiB).
-_MOST_NUMBERS = 2**24
-#: Largest number of synthetic rows that are used to design them.
-_MOST_ROWS = 20_000
+_MOST_NUMBERS = 2**24  # most features of all synthetic rows together, in numbers; a fit keeps them in memory (128 MiB)
+_MOST_ROWS = 20_000  # largest number of synthetic rows that are used to design them
 #: Norms below this are rounding errors. The root mean square of the norms is the square root of the number of features.
 _ROUNDING = 1e-6
 

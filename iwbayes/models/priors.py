@@ -18,10 +18,8 @@ from iwbayes.utils.arrays import Array, row_blocks, symmetric
 #: (draw, size), and gradient (size,) and Hessian (size, size) at one point.
 Density = tuple[Callable[[Array], Array], Callable[[Array], tuple[Array, Array]]]
 
-#: Degrees of freedom of the HalfStudentT prior of sigma.
-SIGMA_DOF = 4.0
-#: Standard deviation of a default prior, for a coefficient of a column of scale 1 and a response of scale 1.
-SCALE = 2.5
+SIGMA_DOF = 4.0  # degrees of freedom of the HalfStudentT prior of sigma
+SCALE = 2.5  # standard deviation of a default prior, for a coefficient of a column of scale 1 and a response of scale 1
 #: Combinations of columns of unit variance with less than this share of the largest variance do not vary.
 _COLLINEAR = 1e-11
 _BLOCK_NUMBERS = 2**20  # in a block of rows

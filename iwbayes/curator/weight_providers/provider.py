@@ -40,8 +40,7 @@ class OpenFit:
 class Provider:
     """Base class of weight providers. Subclasses define settings and `events`, and make the weights in `_weigh`."""
 
-    #: Name of the noise mechanism, for weight providers that draw noise.
-    mechanism: str
+    mechanism: str  # name of the noise mechanism, for weight providers that draw noise
 
     @property
     def label(self) -> str:

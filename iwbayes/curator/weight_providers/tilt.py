@@ -46,8 +46,7 @@ TEST_SHARE, TEST_FROM = 0.08, 1000.0
 #: A table is wide, such as images, if its columns encode to more features than this. A tilt in so many directions would
 #: put all weight on few rows, so at most `MOST_DIRECTIONS` leading principal directions are measured.
 WIDE, MOST_DIRECTIONS = 256, 64
-#: Smallest effective number of rows of a wide table, as a share of the effective number before the tilt.
-LEAST_ESS = 0.2
+LEAST_ESS = 0.2  # smallest effective number of rows of a wide table, as a share of the effective number before the tilt
 _OPTIONS = {"auto": TERMS, "quadratic": ("quadratic",), "linear": ("linear",)}
 
 

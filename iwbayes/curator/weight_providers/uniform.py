@@ -15,13 +15,6 @@ class UniformWeights(FreeProvider):
     """Weight one for every synthetic row: an unweighted analysis, "None" in Ghalebikesabi et al. (UAI 2022).
 
     It reads no private row and costs nothing.
-
-    Examples
-    --------
-    >>> from iwbayes.curator.protocols import PublicFacts
-    >>> schema = iw.Schema(iw.Real("x", 0, 1))
-    >>> UniformWeights().events(PublicFacts(schema, n_private=100, n_synthetic=500), epsilon=1.0)
-    ()
     """
 
     def _weigh(self, fit: OpenFit) -> Weights:

@@ -19,7 +19,7 @@ from iwbayes.curator.generators.aim.engine import (
     is_joint,
     mu_of,
 )
-from iwbayes.curator.generators.aim.tree import Columns, Structure
+from iwbayes.curator.generators.aim.tree import Structure
 from iwbayes.curator.generators.ledger_fit import check_whole
 from iwbayes.curator.generators.tables.coding import RowCodes
 from iwbayes.curator.generators.tables.counts import count_event, mean_noise, measure_counts
@@ -30,8 +30,7 @@ from iwbayes.evidence.terms import feature_owners
 from iwbayes.release.statement import Event
 from iwbayes.schema import Schema
 
-#: Largest default number of rounds.
-MOST_ROUNDS = 40
+MOST_ROUNDS = 40  # largest default number of rounds
 #: Largest number of candidate sets, and largest number for which sets of three columns are the default.
 MOST_CANDIDATES, _MOST_OF_THREE = 20_000, 5_000
 #: Largest number of candidates of a round that no clique of the junction tree contains. A random subset is used if
@@ -141,10 +140,11 @@ class AIM(MarginalModel):
                     f"workload must name columns of the schema; the schema has no columns {absent}. Choose from "
                     f"{list(schema.names)}."
                 )
-            sets = []
+            sets, owners = [], feature_owners(schema)
             for part in self.workload:
-                if isinstance(part, str):
-                    sets += scored(part, schema)
+                if isinstance(part, str):  # the sets that the regression's scores multiply, without subsets of others
+                    terms = {frozenset(owners[i] for i in term) for term in model_terms(part, schema).second_order}
+                    sets += sorted(tuple(sorted(term)) for term in terms if not any(term < other for other in terms))
                 else:
                     sets.append(tuple(sorted({schema.names.index(name) for name in part})))
             degree = max(map(len, sets))
@@ -196,10 +196,3 @@ def default_rounds(facts: PublicFacts, epsilon: float, delta: float) -> int:
     """Choose the number of rounds from public numbers: more for many rows, many columns and a large budget."""
     signal = 1.5 * math.sqrt(facts.n_private * mu_of(epsilon, delta)) / 8
     return int(np.clip(round(signal * math.sqrt(len(facts.schema) / 6)), 2, min(4 * len(facts.schema), MOST_ROUNDS)))
-
-
-def scored(formula: str, schema: Schema) -> list[Columns]:
-    """List the sets of columns that a regression's scores multiply, to second order, without subsets of others."""
-    owners = feature_owners(schema)
-    found = {frozenset(owners[index] for index in term) for term in model_terms(formula, schema).second_order}
-    return sorted(tuple(sorted(part)) for part in found if not any(part < other for other in found))

@@ -28,18 +28,15 @@ from iwbayes.utils.arrays import Array
 COLUMNS_SHARE, SELECTION_SHARE = 0.15, 0.1
 #: Largest number of cells and of columns of a joint table. Larger distributions use a junction tree.
 JOINT_CELLS, JOINT_COLUMNS = 100_000, 32
-#: Largest number of groups of bins of a numeric column.
-MOST_GROUPS = 32
+MOST_GROUPS = 32  # largest number of groups of bins of a numeric column
 #: Required ratio of a cell's mean count to its mean absolute noise, for bins of single columns and for tables.
 BINS_THETA, THETA = 1.5, 8.0
 #: Scores are clipped to this absolute value, so that they fit in 64-bit integers. Real tables do not reach it.
 _LARGEST_SCORE = 2**60
 #: Weight of the shrinkage towards the uniform distribution, in rows, divided by mu and the square root of the rows.
 _PRIOR_PULL = 2.0
-#: Largest relaxation for single columns, because their counts are much larger than their noise.
-_SINGLE_SHARE = 1e-3
-#: Largest number of optimiser steps, and the relative gain at which the optimiser stops.
-_STEPS, _GAIN = 100, 1e-9
+_SINGLE_SHARE = 1e-3  # largest relaxation for single columns, because their counts are much larger than their noise
+_STEPS, _GAIN = 100, 1e-9  # largest number of optimiser steps, and the relative gain at which the optimiser stops
 
 
 class Shares(NamedTuple):
@@ -108,8 +105,7 @@ class MarginalModel(LedgerFit[FittedNetwork]):
     pure = True  # not a ClassVar, because the protocol `Generator` declares an instance attribute
     prefers_delta: ClassVar[bool] = True  # Gaussian noise on many counts is smaller
     reads_blocks: ClassVar[bool] = True
-    #: Name of the generator in events and of its fitted networks.
-    _name: ClassVar[str]
+    _name: ClassVar[str]  # name of the generator in events and of its fitted networks
 
     max_bins: int
 
@@ -152,11 +148,9 @@ class MarginalModel(LedgerFit[FittedNetwork]):
 
     @classmethod
     @lru_cache(maxsize=256)
-    def _scale(cls, n_columns: int, n_selections: int, epsilon: float, delta: float) -> float:
+    def _scale(cls, n_columns: int, n: int, epsilon: float, delta: float) -> float:
         """Return the largest factor of the budget for which all events together cost at most the budget."""
-        return largest_scale(
-            lambda t: cls._events(cls._split(t * epsilon, delta, n_selections), n_columns), epsilon, delta
-        )
+        return largest_scale(lambda t: cls._events(cls._split(t * epsilon, delta, n), n_columns), epsilon, delta)
 
     def _learn(
         self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
@@ -244,9 +238,8 @@ def estimate(
 
     The estimate p minimises N KL(p | uniform) + sum_c (N p_c - y_c)**2 / (2 r_c v_c). Here y_c are the noisy counts of
     marginal c, v_c the variances of their noise, and r_c the relaxation: ``prior_rows``/N, or less for single columns.
-    Noise then moves cells with few rows by less than cells with many rows. The dual problem in the potentials u is to
-    minimise N log_sum(u) - sum u_c y_c + sum r_c v_c u_c**2 / 2. It is smooth and strictly convex (Dudik, Phillips &
-    Schapire, Maximum entropy density estimation with generalized regularization, JMLR 8, 2007).
+    The dual problem in the potentials u is to minimise N log_sum(u) - sum u_c y_c + sum r_c v_c u_c**2 / 2. It is
+    smooth and strictly convex (Dudik, Phillips & Schapire, JMLR 8, 2007).
     """
     parts = combined(measured, total)
     relaxed = prior_rows / total

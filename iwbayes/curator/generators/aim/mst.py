@@ -38,21 +38,14 @@ class MST(MarginalModel):
 
     Raises
     ------
-    ValueError
-        If a setting is outside its range.
-    ModuleNotFoundError
-        From `events` and `fit`, if the columns may have more than 100,000 cells together and mbi is not installed.
+    ValueError, ModuleNotFoundError
+        If ``max_bins`` is outside its range; from `events` and `fit`, if the columns may have more than 100,000 cells
+        together and mbi is not installed.
 
     References
     ----------
     McKenna, Miklau & Sheldon, Winning the NIST contest: a scalable and general approach to differentially private
     synthetic data, Journal of Privacy and Confidentiality 11(3), 2021.
-
-    Examples
-    --------
-    >>> facts = PublicFacts(iw.Schema(iw.Binary("ill"), iw.Integer("age", 0, 99)), n_private=1000, n_synthetic=0)
-    >>> [event.label for event in MST().events(facts, epsilon=1.0, delta=1e-6)]
-    ['MST columns', 'MST selection', 'MST pairs']
     """
 
     _name: ClassVar[str] = "MST"

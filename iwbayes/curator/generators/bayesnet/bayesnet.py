@@ -35,8 +35,7 @@ from iwbayes.utils.arrays import Array
 
 #: Usefulness of the bins of single columns, as a share of ``theta``. It may be lower, because smoothing averages noise.
 BINS_THETA = 0.75
-#: Size of the Dirichlet prior of each parent code, in rows per standard deviation of a cell's noise.
-PRIOR_ROWS = 0.5
+PRIOR_ROWS = 0.5  # size of the Dirichlet prior of each parent code, in rows per standard deviation of a cell's noise
 
 
 class _Shares(NamedTuple):
@@ -86,14 +85,12 @@ class BayesNet(LedgerFit["FittedNetwork"]):
 
     References
     ----------
-    Zhang, Cormode, Procopiuc, Srivastava & Xiao, PrivBayes: private data release via Bayesian networks, ACM TODS 42(4),
-    2017.
+    Zhang, Cormode, Procopiuc, Srivastava & Xiao, PrivBayes: private data release via Bayesian networks, TODS 42, 2017.
 
     Examples
     --------
-    >>> import pandas as pd
-    >>> schema = iw.Schema(iw.Binary("ill"), iw.Integer("age", 0, 99))
-    >>> private = iw.PrivateTable(pd.DataFrame({"ill": [0, 1] * 50, "age": range(100)}), schema)
+    >>> people = iw.datasets.simulate_table("bernoulli", 500, random_seed=1)
+    >>> private = iw.PrivateTable(people.frame, people.schema)
     >>> fitted = iw.BayesNet(max_parents=1).fit(private, iw.Ledger(1.0, 1e-6), epsilon=1.0, delta=1e-6)
     >>> len(fitted.sample(20, random_seed=1))
     20
@@ -166,9 +163,8 @@ class BayesNet(LedgerFit["FittedNetwork"]):
         noisy = measure_counts(counts, ledger, "BayesNet tables", facts, **shares.tables._asdict())
         agreed = consistent_tables(noisy, [node.members for node in nodes], sizes, coded.measured, n)
         prior = PRIOR_ROWS * math.sqrt(noisy[0].variance)
-        tables = tuple(
-            conditional_table(t, sizes[node.column], n, prior) for t, node in zip(agreed, nodes, strict=True)
-        )
+        pairs = zip(agreed, nodes, strict=True)
+        tables = tuple(conditional_table(table, sizes[node.column], n, prior) for table, node in pairs)
         return FittedNetwork("BayesNet", schema, coded.bins, coded.groups, tuple(nodes), tables)
 
     def _structure(
@@ -178,10 +174,8 @@ class BayesNet(LedgerFit["FittedNetwork"]):
             return [Node(column, ()) for column in range(len(sizes))]
         nodes, rest = [Node(0, ())], list(range(1, len(sizes)))
         known: dict[Node, int] = {}
-        sensitivity = 3 * count_moves(facts) * facts.rows_per_user * facts.most_rows
-        select = partial(
-            exponential, sensitivity=sensitivity, epsilon=epsilon, ledger=ledger, label="BayesNet structure"
-        )
+        change = 3 * count_moves(facts) * facts.rows_per_user * facts.most_rows
+        select = partial(exponential, sensitivity=change, epsilon=epsilon, ledger=ledger, label="BayesNet structure")
         while rest:
             placed = [node.column for node in nodes]
             candidates = [

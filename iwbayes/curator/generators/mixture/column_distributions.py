@@ -27,16 +27,13 @@ Pull = Callable[[Array], Array]
 
 #: Sum of the pseudo-counts of a component's levels: weak shrinkage towards the column's marginal distribution.
 LEVEL_COUNTS = 4.0
-#: Pseudo-count of each component's weight: the prior is uniform on the simplex.
-WEIGHT_COUNTS = 1.0
+WEIGHT_COUNTS = 1.0  # pseudo-count of each component's weight: the prior is uniform on the simplex
 #: Bound on the absolute value of logits. Larger logits change nothing and could overflow.
 LARGEST_LOGIT = 30.0
-#: Integer columns with at most this many values are treated as levels.
-FEW_VALUES = 10
+FEW_VALUES = 10  # integer columns with at most this many values are treated as levels
 #: Largest range of an integer column with a Poisson distribution, whose probabilities are listed one by one.
 POISSON_RANGE = 1000
-#: Smallest standard deviation of a truncated normal, as a share of the width of the bounds.
-LEAST_SD = 1e-3
+LEAST_SD = 1e-3  # smallest standard deviation of a truncated normal, as a share of the width of the bounds
 #: Prior mean and standard deviation of log(sd - LEAST_SD), with sd as a share of the width of the bounds.
 LOG_SD_MEAN, LOG_SD_SD = math.log(0.2), 1.0
 #: Upper bound of log standard deviations. The distribution is then uniform.
@@ -333,8 +330,7 @@ def truncated_normal(mode: Array, sd: Array, uniform: Array) -> Array:
     return np.clip(mode + sd * ndtri(low + uniform * (high - low)), 0.0, 1.0)
 
 
-#: Distribution of a column within a component.
-ColumnFamily = LevelFamily | NormalFamily | PoissonFamily
+ColumnFamily = LevelFamily | NormalFamily | PoissonFamily  # distribution of a column within a component
 
 
 def family_of(bins: ColumnBins, integers: str, atoms: tuple[bool, bool] = (False, False)) -> ColumnFamily:

@@ -35,8 +35,7 @@ DEPENDENCE = 0.5
 class Objective:
     """Minus the log posterior density of a mixture, given noisy tables of n rows.
 
-    The count of a cell has a known variance: that of sampling n rows plus that of the noise. Sampling errors of
-    overlapping tables are treated as independent here. `posterior_draws` does not rely on this.
+    Sampling errors of overlapping tables are treated as independent here. `posterior_draws` does not rely on this.
     """
 
     layout: Layout
@@ -99,7 +98,7 @@ class Objective:
         component = draw_codes(weights[None], np.zeros(self.n, dtype=np.int64), rng)
         parts = np.split(distributions, self.grouping.code_starts[1:-1], axis=1)
         codes = np.column_stack([draw_codes(distribution, component, rng) for distribution in parts])
-        return self.grouping.tables(self.grouping.count_columns(codes), self.grouping.count_pairs(codes))
+        return self.grouping.count(codes)
 
 
 class Targets(NamedTuple):
@@ -117,10 +116,8 @@ class Targets(NamedTuple):
         simulated: Tables | None = None,
         rng: np.random.Generator | None = None,
     ) -> Targets:
-        """Return the released counts. If ``simulated`` counts are given, add a random draw of the counts' errors.
-
-        The sampling variance follows from the expected ``shares``, plus 1 to limit the weight of nearly empty cells.
-        """
+        """Return the released counts, and with ``simulated`` counts add a random draw of the counts' errors."""
+        # the sampling variance follows from the expected shares, plus 1 to limit the weight of nearly empty cells
         grouping, n = objective.grouping, objective.n
         indices = grouping.indices
         if measured.pairs is None:

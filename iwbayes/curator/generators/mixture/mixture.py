@@ -1,7 +1,4 @@
-"""Mixture: a mixture of products fitted under differential privacy, with posterior draws (Jälkö et al. 2019).
-
-The published method, "variational", is loaded from `iwbayes.paper.variational` only if the settings name it.
-"""
+"""Mixture: a mixture of products fitted under differential privacy, with posterior draws (Jälkö et al. 2019)."""
 
 from __future__ import annotations
 
@@ -30,8 +27,7 @@ from iwbayes.utils.arrays import Array
 from iwbayes.utils.digest import digest
 
 INTEGER_DISTRIBUTIONS = ("normal", "poisson")
-#: Default numbers of components: below `MANY_ROWS` rows, and from there on.
-COMPONENTS, MANY_ROWS = (10, 20), 10_000
+COMPONENTS, MANY_ROWS = (10, 20), 10_000  # default numbers of components: below `MANY_ROWS` rows, and from there on
 METHODS = ("moments", "variational")
 
 
@@ -83,14 +79,12 @@ class Mixture(LedgerFit["FittedMixture"]):
 
     References
     ----------
-    Jälkö, Lagerspetz, Haukka, Tarkoma, Honkela & Kaski, Privacy-preserving data sharing via probabilistic modeling,
-    Patterns 2(7), 2021, arXiv:1912.04439.
+    Jälkö et al., Privacy-preserving data sharing via probabilistic modeling, Patterns 2(7), 2021, arXiv:1912.04439.
 
     Examples
     --------
-    >>> import pandas as pd
-    >>> schema = iw.Schema(iw.Binary("ill"), iw.Integer("age", 0, 99))
-    >>> private = iw.PrivateTable(pd.DataFrame({"ill": [0, 1] * 50, "age": range(100)}), schema)
+    >>> people = iw.datasets.simulate_table("bernoulli", 500, random_seed=1)
+    >>> private = iw.PrivateTable(people.frame, people.schema)
     >>> mixture = iw.Mixture(n_components=2, n_draws=3, progressbar=False, random_seed=1)
     >>> fitted = mixture.fit(private, iw.Ledger(1.0, 1e-6), epsilon=1.0, delta=1e-6)
     >>> [len(table) for table in fitted.sample_tables(20, 3, random_seed=1)]
@@ -192,10 +186,7 @@ class FittedMixture:
 
     @property
     def parameters(self) -> dict[str, dict[str, Array]]:
-        """Parameters of each column's distribution by name, each (draw, component) or (draw, component, level).
-
-        Those of normal distributions are before truncation, on the column's transformed scale.
-        """
+        """Parameters of columns by name, (draw, component) or (draw, component, level); normals before truncation."""
         blocks = self.layout.by_column(self.layout.split(self.draws)[1])
         return {f.bins.column.name: f.natural(block) for f, block in zip(self.layout.families, blocks, strict=True)}
 

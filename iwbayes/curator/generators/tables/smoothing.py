@@ -10,12 +10,10 @@ from scipy.ndimage import median_filter
 
 from iwbayes.utils.arrays import Array, BoolArray
 
-#: Columns with fewer bins are not smoothed: each bin is well measured, or is a single integer.
-LEAST_BINS = 12
+LEAST_BINS = 12  # columns with fewer bins are not smoothed: each bin is well measured, or is a single integer
 #: The penalty is on third differences of the log density. They vanish for a normal density, which keeps its tails.
 _ORDER = 3
-#: A bin is special if it exceeds the smooth density by this many standard deviations.
-_SPECIAL = 3.0
+_SPECIAL = 3.0  # a bin is special if it exceeds the smooth density by this many standard deviations
 #: Largest share of special bins. It is half if a column's values lie on a lattice twice as wide as the bins.
 _MOST_SPECIAL = 0.5
 #: Number of neighbours on each side. Their median finds the first special bins, before they can distort a fit.
