@@ -1,8 +1,6 @@
-"""Noise distributions, which curator and analyst both know.
+"""Noise distributions, which curator and analyst both know (K-norm mechanisms: Hardt & Talwar 2010).
 
-A noise vector zeta of dimension k has a covariance and, if it is finite, a debias factor 1/E exp(zeta.x). The factor
-turns exp((b + zeta).x) into an unbiased estimate of exp(b.x) (K-norm mechanisms: Hardt & Talwar 2010; Balle & Wang
-2018).
+The debias factor 1/E exp(zeta.x) of noise zeta turns exp((b + zeta).x) into an unbiased estimate of exp(b.x).
 """
 
 from __future__ import annotations

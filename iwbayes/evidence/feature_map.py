@@ -1,7 +1,4 @@
-"""BoundedFeatures of a row, with a clipped norm and sensitivities, and FeatureMap: those of products of columns.
-
-The tilt measures the private mean of these features, so the privacy of the default weights depends on their bound.
-"""
+"""BoundedFeatures of a row, whose bound the privacy of weights depends on, and FeatureMap: products of columns."""
 
 from __future__ import annotations
 

@@ -86,10 +86,7 @@ def check_formulas(formulas: Sequence[str]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=16)
 def model_options(formulas: tuple[str, ...], schema: Schema) -> tuple[tuple[str, tuple[Term, ...]], ...]:
-    """Return sets of terms for the scores of some models, from the richest to the poorest, each with its name.
-
-    Products among predictors are dropped first, then squares. ValueError for formulas that cannot be measured.
-    """
+    """Return sets of terms for the scores of some models, from the richest to the poorest, each with its name."""
     models = [model_terms(formula, schema) for formula in formulas]
     core: Span = frozenset().union(*(model.core for model in models))
     squares = core.union(*(model.squares for model in models))
@@ -120,12 +117,10 @@ def main_effects(response: str, schema: Schema) -> str:
 def model_terms(formula: str, schema: Schema) -> ScoreTerms:
     """Read the formula ``response ~ terms`` of a regression, in the syntax of formulaic.
 
-    Terms may be columns, interactions, and polynomials of numeric columns: ``I(a**2)``, ``I(a / 10)``, ``poly(a, 2)``,
-    ``center(a)``, ``scale(a)``; also ``C(g)`` for a column with levels, and ``np.log1p(a)`` for a column declared with
-    that transform. Anything else raises a TypeError or ValueError with the remedy.
-
-    A regression leaves out rows with missing cells. So each term is also multiplied by the missing indicator of each
-    column. Products of the missing indicators of several columns are not included.
+    Terms may be columns, interactions, and polynomials of numeric columns up to degree 3: ``I(a**2)``, ``I(a / 10)``,
+    ``poly(a, 2)``, ``center(a)``, ``scale(a)``; also ``C(g)`` for a column with levels, and ``np.log1p(a)`` for a
+    column declared with that transform. Anything else raises a TypeError or ValueError with the remedy. A regression
+    leaves out rows with missing cells, so each term is also multiplied by each column's missing indicator (not by several).
     """
     bare = _NAME_IN_BACKTICKS.sub("name", formula) if isinstance(formula, str) else ""
     if any(int(power) > MAX_PREDICTOR_DEGREE for power in _POWER.findall(bare)):
@@ -182,10 +177,7 @@ def no_such_columns(formula: str, names: Sequence[str], schema: Schema) -> Value
 
 
 def read_formula(formula: str, schema: Schema) -> Any:
-    """Parse a formula with one response, with ``.`` as all columns of the schema; raise a ValueError if it is invalid.
-
-    Returns formulaic's formula, with the sides `lhs` and `rhs`.
-    """
+    """Parse a formula with one response and ``.`` as all columns, by formulaic; raise a ValueError if it is invalid."""
     from formulaic import Formula
     from formulaic.errors import FormulaicError
 

@@ -183,8 +183,8 @@ class Measurement:
 def excess_over_chance(missed: Array, spread: Array, by_chance: Array) -> float:
     """Return the mean over directions of ``missed' spread^-1 missed``, minus its expectation by chance.
 
-    ``missed`` (k,) are differences of means, ``spread`` (k, k) the covariance of the features, and ``by_chance`` (k, k)
-    that of these differences due to noise and sampling alone. Directions of small variance are left out.
+    ``spread`` (k, k) is the covariance of the features, and ``by_chance`` (k, k) that of the differences of their means
+    ``missed`` (k,) due to noise and sampling alone.
     """
     values, vectors = np.linalg.eigh(symmetric(spread))
     kept = values > _LEAST_SPREAD * values[-1]

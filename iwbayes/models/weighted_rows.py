@@ -15,12 +15,10 @@ from iwbayes.utils.arrays import MERGE_SHARE, Array, identical_rows, row_blocks
 from iwbayes.utils.newton import Maxima, maximise_many
 from iwbayes.utils.threads import one_blas_thread
 
-# Rows and draws per block, chosen so that a block stays in the processor cache.
-_BLOCK_ROWS, _BLOCK_DRAWS = 512, 256
+_BLOCK_ROWS, _BLOCK_DRAWS = 512, 256  # rows and draws per block, which then stays in the processor cache
 # Size of a block in sums of derivatives, in numbers, with bounds on its rows; rows per block of a Gram matrix.
 _BLOCK_NUMBERS, _LEAST_ROWS, _MOST_ROWS, _GRAM_ROWS = 2**17, 64, 4096, 8192
-# With this many weight vectors or more, it is cheaper to compute the products of columns once and reuse them.
-_MANY = 4
+_MANY = 4  # from this many weight vectors on, it is cheaper to compute the products of columns once
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,10 +93,7 @@ class WeightedRows:
         return float(value), gradient, hessian
 
     def values(self, theta: Array) -> Array:
-        """Return the weighted log likelihood at each theta (draw, p), shape (draw,).
-
-        Canonical families omit constants that depend on the response only.
-        """
+        """Return the weighted log likelihood at each theta (draw, p), shape (draw,); canonical families omit c(y)."""
         x, y, family = self.design.x, self.design.y, self.design.family
         shape = (x.shape[1], self.design.n_predictors)
         beta = theta[:, : shape[0] * shape[1]].reshape(-1, *shape)

@@ -10,16 +10,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from iwbayes.curator.generators.aim.engine import (
-    COLUMNS_SHARE,
-    Candidates,
-    Estimated,
-    MarginalModel,
-    Shares,
-    is_joint,
-    mu_of,
-)
-from iwbayes.curator.generators.aim.tree import Structure
+from iwbayes.curator.generators.aim.engine import COLUMNS_SHARE, Candidates, Estimated, MarginalModel, Shares, mu_of
+from iwbayes.curator.generators.aim.tree import Joint, Structure
 from iwbayes.curator.generators.ledger_fit import check_whole
 from iwbayes.curator.generators.tables.coding import RowCodes
 from iwbayes.curator.generators.tables.counts import count_event, mean_noise, measure_counts
@@ -44,8 +36,7 @@ class AIM(MarginalModel):
 
     First, single columns are measured, and the bins of numeric columns are grouped, as in `BayesNet`. In each round,
     the exponential mechanism then selects a marginal of the workload that the current distribution fits badly. Its
-    counts are measured with noise, and a log-linear distribution is fitted to all noisy counts; see
-    docs/methods.md#aim.
+    counts are measured with noise, and a log-linear distribution is fitted to all counts. See docs/methods.md#aim.
 
     Parameters
     ----------
@@ -63,11 +54,10 @@ class AIM(MarginalModel):
 
     Raises
     ------
-    ValueError
+    ValueError, ModuleNotFoundError
         If a setting is outside its range; from `events` and `fit`, if the workload names unknown columns or has more
-        than 20,000 sets with their subsets.
-    ModuleNotFoundError
-        From `events` and `fit`, if the columns may have more than 100,000 cells together and mbi is not installed.
+        than 20,000 sets with their subsets, or if the columns may have more than 100,000 cells together and mbi is not
+        installed.
 
     References
     ----------
@@ -178,18 +168,16 @@ class AIM(MarginalModel):
 
     def _allowed(self, candidates: Candidates, estimated: Estimated, k: int) -> list[int]:
         """Return indices of the candidates of round k with which the junction tree stays within ``max_cells``."""
-        sizes = estimated.sizes
-        if is_joint(sizes):
+        sizes, known = estimated.sizes, [part.columns for part in estimated.measured]
+        if isinstance(estimated.current, Joint):
             return list(range(len(candidates.columns)))
-        known = [part.columns for part in estimated.measured]
         carried = Structure.of(sizes, known)
         inside = [i for i, columns in enumerate(candidates.columns) if carried.clique_of(columns)]
         apart = sorted(set(range(len(candidates.columns))) - set(inside))
         if len(apart) > _MOST_APART:  # the seed is fixed, so the subset does not depend on the private rows
             apart = sorted(np.random.default_rng(k).choice(apart, _MOST_APART, replace=False).tolist())
-        return inside + [
-            i for i in apart if Structure.of(sizes, [*known, candidates.columns[i]]).n_cells <= self.max_cells
-        ]
+        most, columns = self.max_cells, candidates.columns
+        return inside + [i for i in apart if Structure.of(sizes, [*known, columns[i]]).n_cells <= most]
 
 
 def default_rounds(facts: PublicFacts, epsilon: float, delta: float) -> int:

@@ -92,7 +92,7 @@ class Candidates(NamedTuple):
         """Return the integer score w (|c - t|_1 - noise * cells - error) of a candidate, as `selection` expects it.
 
         c are the private counts and t the rounded, public ``expected`` ones; ``noise`` is the mean absolute noise of a
-        cell, and ``error`` the expected absolute error of ``expected``, if that is estimated from drawn rows.
+        cell, and ``error`` the expected absolute error of ``expected``.
         """
         public = np.rint(expected.ravel()).astype(np.int64)
         found = self.weights[index] * (int(np.abs(counts - public).sum()) - round(noise * len(counts) + error))

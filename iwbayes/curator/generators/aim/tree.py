@@ -149,10 +149,7 @@ class Tree:
         return cls(structure, sum(wholes[root] for root in structure.roots), tables)
 
     def marginal(self, columns: Columns) -> Array:
-        """Return the probabilities of a set of columns (in increasing order), with one axis per column.
-
-        They are exact if a clique contains the columns. Otherwise they are estimated from many drawn rows.
-        """
+        """Return the probabilities of a set of columns; from many drawn rows unless a clique contains the columns."""
         clique = self.structure.clique_of(columns)
         if clique is not None:
             others = tuple(axis for axis, index in enumerate(clique) if index not in columns)

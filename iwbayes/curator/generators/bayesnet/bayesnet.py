@@ -195,10 +195,8 @@ class BayesNet(LedgerFit["FittedNetwork"]):
 def parent_sets(
     placed: Sequence[int], sizes: Sequence[int], size: int, max_parents: int, cells: float
 ) -> list[tuple[int, ...]]:
-    """List sets of ``placed`` parents for which the table of a column of ``size`` codes has at most ``cells`` cells.
-
-    Subsets of such sets are left out, because R never decreases when a parent is added (Zhang et al., algorithm 5).
-    """
+    """List sets of ``placed`` parents for which the table of a column of ``size`` codes has at most ``cells`` cells."""
+    # without subsets of such sets, because R never decreases when a parent is added (Zhang et al., algorithm 5)
     useful: list[tuple[int, ...]] = []
     for count in range(min(max_parents, len(placed)), 0, -1):
         for parents in combinations(placed, count):
@@ -229,10 +227,8 @@ def structure_scores(tables: Iterable[Codes], sizes: Sequence[int], candidates: 
 
 
 def conditional_table(noisy: Array, size: int, total: float, prior: float) -> Array:
-    """Return conditional distributions, shape (parent code, column code), as posterior means under Dirichlet priors.
-
-    A prior is worth ``prior`` rows, above 0. Its mean is the column's distribution with one row added to each value.
-    """
+    """Return conditional distributions, shape (parent code, column code), as posterior means under Dirichlet priors."""
+    # a prior is worth `prior` rows, above 0; its mean is the column's distribution with one row added to each value
     table = project_nonnegative(noisy, total).reshape(-1, size)
     own = (table.sum(axis=0) + 1) / (total + size)
     table = table + prior * own

@@ -118,8 +118,7 @@ class _NumericFamily:
 
     @cached_property
     def edges(self) -> Array:
-        assert self.bins.edges is not None  # noqa: S101 - numeric columns have edges
-        return self.bins.edges
+        return self.bins.edges  # type: ignore[return-value]
 
     @cached_property
     def _unit_edges(self) -> Array:
@@ -239,8 +238,7 @@ class _NumericFamily:
 class NormalFamily(_NumericFamily):
     """Normal distribution truncated to the bounds, on the column's transformed scale. Integers are rounded.
 
-    The parameters are the logit of the mode (uniform prior) and log(sd - `LEAST_SD`) (normal prior), in units of the
-    width of the bounds. The mode is within the bounds, so that the normalising constant is never close to zero.
+    The parameters are the logit of the mode, within the bounds, and log(sd - `LEAST_SD`), with a normal prior.
     """
 
     n_own: ClassVar[int] = 2

@@ -164,15 +164,13 @@ def group_codes(bins: ColumnBins, distribution: Array, n_groups: int) -> Codes:
 
 
 def gathers_at_bounds(bins: ColumnBins, counts: Array, variance: float) -> tuple[bool, bool]:
-    """Return whether released counts of a numeric column show spikes at its lower and at its upper bound.
-
-    The density of a spike is twice the neighbour's and `CLEARLY` standard deviations of noise and sampling above it.
-    """
+    """Return whether released counts of a numeric column show spikes at its lower and at its upper bound."""
     if bins.edges is None or bins.n_present < 3:
         return False, False
     found = []
     for bound, neighbour, share in bins.bounds():
         usual = share * max(counts[neighbour], 0.0)
+        # a spike has twice the neighbour's density, and exceeds it clearly, given the noise and the sampling error
         sd = math.sqrt(variance * (1 + share**2) + max(counts[bound], 0.0) + share * usual)
         found.append(bool(counts[bound] > 2 * usual and counts[bound] - usual > CLEARLY * sd))
     return found[0], found[1]

@@ -32,10 +32,7 @@ class ColumnBins:
 
     @classmethod
     def of(cls, column: Column, n_bins: int) -> ColumnBins:
-        """Make ``n_bins`` equal-width bins between the public bounds, plus one bin for each bound.
-
-        An integer column with at most ``n_bins`` values between its bounds gets one bin for each value.
-        """
+        """Make ``n_bins`` equal-width bins between the public bounds, or one per integer, plus one for each bound."""
         if isinstance(column, _Whole):
             within = column.upper - column.lower - 1
             count = max(min(within, n_bins), 1)
@@ -100,10 +97,7 @@ class ColumnBins:
             yield bound, neighbour, widths[bound] / widths[neighbour]
 
     def without_doubtful_bounds(self, noisy: NoisyCounts) -> Array:
-        """Return noisy counts, shape (bin,), in which bounds without a clear spike get their neighbour's density.
-
-        A spike is higher than that by `CLEARLY` standard deviations of the noise. Single integers keep their counts.
-        """
+        """Return noisy counts, shape (bin,), in which bounds without a clear spike get their neighbour's density."""
         value = noisy.value.copy()
         for bound, neighbour, share in self.bounds():
             if share < 1 and value[bound] - share * value[neighbour] < CLEARLY * math.sqrt(noisy.variance):
@@ -167,8 +161,8 @@ def is_numeric(column: Column) -> bool:
 def draw_codes(distributions: Array, given: Codes, rng: np.random.Generator, *, strata: bool = False) -> Codes:
     """Draw one code per row, by inversion. Row i follows the distribution ``distributions[given[i]]``.
 
-    With ``strata``, the rows of one distribution draw from different parts of the unit interval. Counts of codes are
-    then close to their expectations, and each row still follows its distribution.
+    With ``strata``, rows of one distribution draw from different parts of the unit interval, so that counts of codes
+    are close to their expectations.
     """
     cumulative = np.cumsum(distributions, axis=1)
     cumulative /= cumulative[:, -1:]
