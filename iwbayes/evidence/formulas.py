@@ -1,7 +1,7 @@
 """Moments that regressions use, derived from their formulas and the public schema.
 
-The score of a regression of y on x with a canonical link is x (y - m(x'b)). It depends on the moments y x and x, to
-second order in x'b also on x x', and on y^2 if a variance is estimated. Formulas are read here but never evaluated.
+The score of a regression of y on x with a canonical link is x (y - m(x'b)): the moments y x and x, to second order in
+x'b also x x', and y^2 if a variance is estimated. Formulas are read here but never evaluated.
 """
 
 from __future__ import annotations
@@ -120,7 +120,8 @@ def model_terms(formula: str, schema: Schema) -> ScoreTerms:
     Terms may be columns, interactions, and polynomials of numeric columns up to degree 3: ``I(a**2)``, ``I(a / 10)``,
     ``poly(a, 2)``, ``center(a)``, ``scale(a)``; also ``C(g)`` for a column with levels, and ``np.log1p(a)`` for a
     column declared with that transform. Anything else raises a TypeError or ValueError with the remedy. A regression
-    leaves out rows with missing cells, so each term is also multiplied by each column's missing indicator (not by several).
+    leaves out rows with missing cells, so each term is also multiplied by each column's missing indicator, but not by
+    products of these.
     """
     bare = _NAME_IN_BACKTICKS.sub("name", formula) if isinstance(formula, str) else ""
     if any(int(power) > MAX_PREDICTOR_DEGREE for power in _POWER.findall(bare)):
@@ -209,8 +210,7 @@ def _without_response(formula: str) -> ValueError:
 def reduced(term: Iterable[int], schema: Schema) -> Term | None:
     """Reduce a product of features to its lowest degree, up to scale; return None if it is zero in every row.
 
-    The square of an indicator is the indicator itself, and the product of two indicators of one column is zero. A
-    binary feature is 1/2 or -1/2, so its square is constant (missing cells are handled by their indicators).
+    A binary feature is 1/2 or -1/2, so its square is constant (missing cells are handled by their indicators).
     """
     kinds = _kinds(schema)
     kept: list[int] = []
@@ -218,7 +218,7 @@ def reduced(term: Iterable[int], schema: Schema) -> Term | None:
     for index, power in sorted(Counter(term).items()):
         owner, kind = kinds[index]
         if seen.setdefault(owner, index) != index:
-            return None
+            return None  # two indicators of one column
         kept += [index] * {"number": power, "binary": power % 2, "indicator": 1}[kind]
     return tuple(kept)
 

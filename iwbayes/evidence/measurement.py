@@ -87,17 +87,14 @@ class Measurement:
         For a tilt, the noisy mean of other features that the weights do not use: the held-back test of the fit.
     coefficients : ndarray, shape (q,), optional
         For a tilt, the coefficients b of the weights ``w0_i exp(b.phi_i)``, one for each of `tilt_columns`.
-    misfit : float, default NaN
-        For a tilt in stages, mean square error of the rows before the first stage, in directions of variance one of its
-        features, minus the part explained by noise and sampling. It can be negative.
-    columns : Measurement, optional
-        For a tilt in stages, the noisy mean of the columns that its models read and of their products.
+    misfit, columns : float, default NaN, and Measurement, optional
+        For a tilt in stages, `misfit_before_tilt` of the first stage, and the noisy mean of the columns that its models
+        read and of their products.
 
     Raises
     ------
     ValueError
-        If shapes do not match, ``held_back`` or ``columns`` has no features or a different number of private rows, or
-        the coefficients are not finite.
+        If shapes do not match, a part has no features or other private rows, or the coefficients are not finite.
 
     Examples
     --------

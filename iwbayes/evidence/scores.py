@@ -1,7 +1,6 @@
-"""Scores of named models as bounded features: interfaces that models implement, and the maps of their scores.
+"""Scores of named models, the gradients of their log likelihoods, as bounded features.
 
-Near the mode, the likelihood depends on the rows only through the mean of their p scores, the gradients of their log
-likelihoods. So p features suffice, while products of columns need about p squared over two.
+Near the mode, the likelihood depends on the rows only through the mean of their p scores. So p features suffice.
 """
 
 from __future__ import annotations
@@ -43,10 +42,7 @@ class Outcomes(NamedTuple):
 
 
 class RowScores(Protocol):
-    """Scores of rows at one public point. The score of a row depends on that row only.
-
-    If a call raises an error, `ScoreMap` evaluates the rows one by one, which takes longer.
-    """
+    """Scores of rows at one public point. The score of a row depends on that row only."""
 
     def __call__(self, frame: pd.DataFrame) -> Array:
         """Return scores (row, p) of rows in canonical form: zero if the model leaves a row out, NaN if undefined."""
@@ -95,17 +91,12 @@ class ColumnScores:
         return np.concatenate([raw for _, raw in chunks])
 
     def outcomes(self, frame: pd.DataFrame) -> Outcomes:
-        """Raise a NotImplementedError, because there is no response."""
+        """Raise an error, because there is no response."""
         raise NotImplementedError
 
     def digest(self) -> str:
         """Return a digest of the columns and terms."""
         return digest("ColumnScores", self.schema.to_toml(), repr(self.terms))
-
-    def terms_of(self, schema: Schema) -> tuple[Term, ...]:
-        """Return the same terms as indices among the features of a schema that declares more columns."""
-        place = [schema.feature_names.index(name) for name in self.schema.feature_names]
-        return tuple(tuple(place[index] for index in term) for term in self.terms)
 
 
 @runtime_checkable
@@ -211,16 +202,16 @@ class ScoreMap(BoundedFeatures):
     def of_columns(self, schema: Schema) -> tuple[FeatureMap, Array] | None:
         """Return features of the columns, and U (k, r), by which their mean follows from the mean of z.
 
-        None if no columns are among the scores. The raw values of `ColumnScores` are linear in z, and the features are
-        the combinations of them for which U has orthonormal columns: independent noise of one variance stays so. They
-        are never clipped, because they describe numbers that are public already.
+        None if no columns are among the scores. The raw values of `ColumnScores` are linear in z. Features are
+        combinations with orthonormal U, which keeps noise independent; never clipped, as they describe public numbers.
         """
         last = self.scores[-1]
         if not isinstance(last, ColumnScores):
             return None
-        n_terms = len(last.terms)
+        n_terms, place = len(last.terms), [schema.feature_names.index(name) for name in last.schema.feature_names]
+        terms = tuple(tuple(place[index] for index in term) for term in last.terms)
         turned, whitener = _decomposed(self.back[:, -n_terms:])
-        found = FeatureMap(schema, last.terms_of(schema), self.center[-n_terms:], whitener, bound=1.0, flag=False)
+        found = FeatureMap(schema, terms, self.center[-n_terms:], whitener, bound=1.0, flag=False)
         return found.with_bound(found.reach), turned
 
     def digest(self) -> str:

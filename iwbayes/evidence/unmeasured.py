@@ -23,8 +23,7 @@ from iwbayes.utils.threads import one_blas_thread
 #: Largest number of products, which are chosen at random, and largest number of factors per product.
 _MOST_TERMS, _DEGREE = 120, 3
 #: A product is dropped if the measured terms leave less than this share of its variance; if too few directions remain,
-#: the next smaller share is used. Products of a column whose values are far from the middle of its bounds are almost
-#: linear in the measured terms.
+#: the next share is used. Products of a column with values far from the middle of its bounds are almost linear in it.
 LEFT = (1e-2, 1e-4, 1e-6, 1e-8)
 #: Directions with less than this share of the largest variance are dropped, and terms with less than this variance, in
 #: which rows of almost no weight would have huge values.
@@ -93,7 +92,7 @@ def unmeasured_features(frame: pd.DataFrame, features: FeatureMap | RowFeatures,
     """Return features (row, k), of variance one under shares (row,), that a map does not measure.
 
     They are residuals of products (for `RowFeatures`, of columns and products) on the features of the map, uncorrelated
-    with these and with each other. There are none if the map measures all products.
+    with these and with each other.
     """
     schema, values, own = features.schema, np.empty((len(frame), 0)), set[Term]()
     if isinstance(features, RowFeatures):
@@ -117,10 +116,8 @@ def unmeasured_features(frame: pd.DataFrame, features: FeatureMap | RowFeatures,
 
 
 def number_held_back(noise_variance: float, n_private: int, n_synthetic: int) -> int:
-    """Return how many features to hold back, if the mean of a single one, of variance one, has this noise variance.
-
-    The noise of each of k features has k times this variance, because their norm is the square root of k.
-    """
+    """Return how many features to hold back, if the mean of a single one, of variance one, has this noise variance."""
+    # the noise of each of k features has k times this variance, because their norm is the square root of k
     affordable = _NOISE_TO_SAMPLING / max(n_private * noise_variance, 1e-300)
     return int(max(min(affordable, MOST_HELD_BACK, _MOST_NUMBERS / n_synthetic), HELD_BACK))
 

@@ -53,8 +53,8 @@ class Design(DesignSpec):
     def on(self, frame: pd.DataFrame) -> OtherRows:
         """Evaluate the design on all rows of a table of the same schema, in canonical form.
 
-        Rows that are incomplete or have unknown levels get placeholder cells, so that all rows go through the same
-        arithmetic in arrays of one shape, and the numbers of a row depend on this row only, to the last bit.
+        Rows that are incomplete or have unknown levels get placeholder cells, so that the numbers of a row depend on
+        this row only, to the last bit.
         """
         used = frame[list(self.schema.names)].reset_index(drop=True)
         complete = used.notna().all(axis=1).to_numpy(copy=True)
@@ -145,10 +145,7 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: Fami
 
 
 def other_rows(design: Design, frame: pd.DataFrame) -> Design:
-    """Apply a design to different rows of the same schema, in canonical form.
-
-    Rows with missing cells or levels without a coefficient are left out. ValueError if no row is left or evaluable.
-    """
+    """Apply a design to different rows, without those with missing cells or levels without a coefficient."""
     with design.refusals():
         found = design.on(frame)
     rows = np.flatnonzero(found.known)

@@ -53,8 +53,7 @@ class NamedFamily:
 class Family(NamedFamily):
     """A family of regressions, with linear predictors eta (predictor, ...) and an auxiliary parameter aux.
 
-    Canonical families have the log density sum_k T_k(y) eta_k - A(eta) + c(y), and set `cumulant` to A. Other families
-    set `derivatives` instead.
+    Canonical families have the log density sum_k T_k(y) eta_k - A(eta) + c(y). Others set `derivatives`.
     """
 
     log_density: Callable[[Array, Array, Any], Array]  # (eta, y (...), aux) -> (...), with all constants
@@ -137,10 +136,8 @@ _OTHER_NAMES = dict.fromkeys(("logistic", "logit"), "bernoulli") | {
     "Gamma": "gamma",
 }
 
-# exp() is capped at this exponent. Sums stay finite, and exp(600) is far larger than any count.
-_LARGEST_EXPONENT = 600.0
-# numpy's Poisson sampler accepts means up to about 9.2e18
-_LARGEST_MEAN = 1e18
+_LARGEST_EXPONENT = 600.0  # exp() is capped at this exponent; sums stay finite, and exp(600) exceeds any count
+_LARGEST_MEAN = 1e18  # numpy's Poisson sampler accepts means up to about 9.2e18
 
 
 def get_family(family: str | Family) -> Family:

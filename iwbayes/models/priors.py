@@ -90,10 +90,7 @@ def _of_zeros_and_ones(column: Array) -> bool:
 
 
 class LogPrior:
-    """Joint log density of the priors in unconstrained space, without a compiled model; theta as in `DesignSpec`.
-
-    The Jacobian of the logarithm is included, constants are not. `given` replaces default priors by name.
-    """
+    """Joint log density of the priors at theta (see `DesignSpec`); `given` replaces default priors by name."""
 
     def __init__(self, design: Design, scales: PriorScales, given: Mapping[Any, Density] = MappingProxyType({})):
         self.given = tuple(given)  # names of the parameters with a prior given by the user

@@ -23,8 +23,8 @@ from iwbayes.utils.threads import one_blas_thread
 
 Features = TypeVar("Features", bound=FeatureMap | ScoreMap, covariant=True)
 
-#: Number of grid steps in a row's bound. Rows are rounded toward zero to this grid and summed as integers. With up to
-#: 2**11 features, the squares of a row sum to less than 2**63, so its norm can be checked without overflow.
+#: Number of grid steps in a row's bound. With up to 2**11 features, the squares of a row sum to less than 2**63, so its
+#: norm can be checked without overflow.
 STEPS_PER_BOUND = 2**24
 _DEFECT = (
     "the features of a private row exceed their bound. This is a bug in iwbayes; please report it. No noise was drawn."

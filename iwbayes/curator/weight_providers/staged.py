@@ -150,10 +150,8 @@ class StagedTilt(Tilt):
         stage: int,
         budgets: Sequence[Budget],
     ) -> ScoreMap | None:
-        """Return whitened scores of all models that have a mode under ``shares``, or None if no model has one.
-
-        An early stage also measures the columns, and their products if the last early stage has little enough noise.
-        """
+        """Return whitened scores of all models that have a mode under ``shares``, or None if no model has one."""
+        # an early stage also measures the columns, and their products if the last early stage has little enough noise
         scores: list[RowScores] = []
         for fit in fitters:
             with suppress(Exception):  # a model without a mode may have one after the next stage
@@ -173,8 +171,7 @@ class StagedTilt(Tilt):
     ) -> FeatureMap | ScoreMap | None:
         """Choose the features of a stage from public quantities: synthetic rows, their shares, N and the budget.
 
-        Without ``scores`` the columns are measured, because the synthetic rows have already been charged. Return None
-        if nothing can be measured: all synthetic rows are equal, or there are too many columns.
+        Without ``scores`` these are the columns. None if all synthetic rows are equal, or there are too many columns.
         """
         if not FeatureMap.varies(synthetic, "linear", shares):
             return None
@@ -204,7 +201,7 @@ class StagedTilt(Tilt):
             assert found.features is not None  # noqa: S101 - they were measured
             phi, noise = found.features.transform(synthetic.frame)[:, columns], found.noise.covariance[columns, columns]
             if stage == 0:
-                # products tell little of the error in the scores, and would make it as large as that in the relations
+                # products tell little of the error in the scores
                 axes = features.without_products() if isinstance(features, ScoreMap) else np.eye(phi.shape[1])
                 moved = (found.value[columns] @ axes, axes.T @ noise @ axes)
                 error = misfit_before_tilt(phi @ axes, shares, *moved, n)

@@ -39,9 +39,8 @@ from iwbayes.utils.arrays import Array
 #: The clip bound is as large as possible while the noise of a mean is below the sampling error of the private rows.
 #: These limits are multiples of the 95 % quantile of the synthetic norms.
 CLIP_RANGE = (0.9, 1.5)
-#: Share of the held-back test in the tilt's squared privacy parameter mu. It makes the noise of the tilt 4 % larger.
-#: With "auto" there is a test only if epsilon times the number of private rows is at least `TEST_FROM`. With less, the
-#: noise of the test would hide a misfit.
+#: Share of the held-back test in the tilt's squared privacy parameter mu, and smallest product of epsilon and number of
+#: private rows with which "auto" has a test. With less, the noise of the test would hide a misfit.
 TEST_SHARE, TEST_FROM = 0.08, 1000.0
 #: A table is wide, such as images, if its columns encode to more features than this. A tilt in so many directions would
 #: put all weight on few rows, so at most `MOST_DIRECTIONS` leading principal directions are measured.
@@ -67,7 +66,10 @@ class TiltWeights(Tilt):
     The tilt uses the private rows only in one noisy mean of bounded features, m = mean phi(z) + noise. The coefficients
     b minimise log mean_synthetic exp(b.phi) - b.m + b'S b/2 with S = Cov(noise) + Cov_synthetic(phi)/N. The features
     are public functions of the schema and the synthetic rows (see `FeatureMap`). With a ``base``, the weights are
-    w0 exp(b.phi(x)), with w0 the weights of the base. See docs/methods.md#tiltweights and docs/theory.md.
+    w0 exp(b.phi(x)), with w0 the weights of the base. If all synthetic rows with positive base weights are equal,
+    nothing is measured, and the weights are those of the base. With users of up to tau rows, the sum of the features
+    changes by up to tau times the change of one row. It is divided by the released, noisy number of rows. See
+    docs/methods.md#tiltweights and docs/theory.md.
 
     Parameters
     ----------
@@ -90,20 +92,14 @@ class TiltWeights(Tilt):
     test_of_fit : {"auto", True, False}, default "auto"
         Whether to measure a few products of features that the tilt does not use. They show how far the weighted rows
         are from the private rows in other directions; calibrated intervals account for this misfit. "auto" does so if
-        epsilon times the number of private rows, divided by the rows per user, is at least 1000. This held-back test
-        makes the tilt's noise 4 % larger, and needs Gaussian noise.
+        the tilt's epsilon times the number of private rows, divided by the rows per user, is at least 1000. This
+        held-back test makes the tilt's noise 4 % larger, and needs Gaussian noise.
 
     Raises
     ------
     TypeError, ValueError
-        If a setting has the wrong type or is outside its range. From `events` and `fit`, if a formula cannot be
-        measured, the columns encode to too many features, or base weights belong to a different number of rows.
-
-    Notes
-    -----
-    With users of up to tau rows, the sum of the features changes by up to tau times the change of one row. It is
-    divided by the released, noisy number of rows. If all synthetic rows with positive base weights are equal, nothing
-    is measured, and the weights are equal, or those of the base.
+        If a setting is invalid; from `events` and `fit`, if a formula cannot be measured, the columns encode to too
+        many features, or base weights belong to a different number of rows.
 
     Examples
     --------
@@ -237,10 +233,7 @@ class TiltWeights(Tilt):
         delta: float,
         shares: Array | None = None,
     ) -> TiltDesign[FeatureMap]:
-        """Choose features and clip bound from public quantities: synthetic rows, N and the tilt's budget.
-
-        The budget is that without base and test. ``shares`` are weights of the base, equal by default, with sum one.
-        """
+        """Choose features and clip bound from public quantities: synthetic rows, their shares, N and own budget."""
         order = math.inf if self.mechanism == "cube" else 2
         options = self.options(synthetic.schema)
         if self.for_models and not FeatureMap.varies(synthetic, options[0][1], shares):
@@ -288,7 +281,7 @@ class TiltWeights(Tilt):
         base, name = self._base(fit, ledger, parts)
         shares = np.exp(base)
         if not FeatureMap.varies(synthetic, "linear", shares):
-            # no weights can change the mean of equal rows; return them, because they have already been charged
+            # no weights can change the mean of equal rows, which have already been charged
             return Weights(base, f"TiltWeights(nothing, since all synthetic rows are alike{name})")
         design = self.design(synthetic, facts, epsilon=parts.epsilon, delta=parts.delta, shares=shares)
         budget = Budget(parts.epsilon, parts.delta)

@@ -25,8 +25,7 @@ Columns = tuple[int, ...]
 #: Terms of the log probability of a row, by sets of columns in increasing order. Each array has one axis per column.
 Potentials = Mapping[Columns, Array]
 
-#: Number of drawn rows from which marginals across cliques are counted. Exact ones would take minutes.
-_DRAWN = 200_000
+_DRAWN = 200_000  # rows from which marginals across cliques are counted; exact ones would take minutes
 
 
 @dataclass(frozen=True)

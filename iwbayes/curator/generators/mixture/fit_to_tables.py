@@ -173,9 +173,8 @@ def posterior_draws(
     """Draw parameters, shape (draw, parameter), by randomised maximum a posteriori.
 
     Each draw refits the counts after three random changes: the sampling error of N rows, simulated from the best fit
-    and counted in all tables, so that overlaps are accounted for; fresh noise from the released distribution; and a
-    random draw of the prior quantities. In a linear Gaussian model with the full covariance, such draws follow the
-    posterior exactly (Bardsley et al., SIAM J. Sci. Comput. 2014). Without data they follow the prior.
+    and counted in all tables; fresh noise from the released distribution; and a random draw of the prior quantities. In
+    a linear Gaussian model such draws follow the posterior exactly (Bardsley et al., SIAM J. Sci. Comput. 2014).
     """
     with one_blas_thread():
         best = best_fit(objective, measured, rng, starts=starts)

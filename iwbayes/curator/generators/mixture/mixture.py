@@ -39,6 +39,10 @@ class Mixture(LedgerFit["FittedMixture"]):
     distribution truncated to the bounds, on its transformed scale, and integers a rounded normal or a Poisson
     distribution. Levels and missing cells have any distribution. The priors are public and weak.
 
+    A bound of a numeric column with a clear spike becomes an atom, with a separate probability in each component. Pairs
+    are measured over groups of bins, so many that a cell's mean count exceeds its noise, or not at all if even two
+    groups per column are too many. See docs/methods.md#mixture and `posterior_draws`.
+
     Parameters
     ----------
     n_components : int, optional
@@ -70,12 +74,6 @@ class Mixture(LedgerFit["FittedMixture"]):
     ------
     ValueError, ModuleNotFoundError
         If a setting is outside its range; from `fit` with ``method="variational"``, if torch is not installed.
-
-    Notes
-    -----
-    A bound of a numeric column with a clear spike becomes an atom, with a separate probability in each component. Pairs
-    are measured over groups of bins, so many that a cell's mean count exceeds its noise, or not at all if even two
-    groups per column are too many. See docs/methods.md#mixture and `posterior_draws`.
 
     References
     ----------

@@ -21,12 +21,10 @@ from iwbayes.schema.columns import Column, _Whole
 from iwbayes.tables import PrivateTable
 from iwbayes.utils.arrays import Array
 
-#: Largest number of cells of a table. It limits memory; privacy limits most tables earlier.
-MAX_CELLS = 2_000_000
+MAX_CELLS = 2_000_000  # of a table, to limit memory; privacy limits most tables earlier
 #: An integer column keeps one bin for each value if it has at most this many times the useful number of bins.
 WHOLE_NUMBERS = 4
-#: Largest number of cells that one pass over the blocks counts. A pass needs about ten times that memory.
-PASS_CELLS = 2**22
+PASS_CELLS = 2**22  # largest number that one pass over the blocks counts, with about ten times that memory
 #: Largest number of cells of all tables that are kept, and of tables that `RowCodes.remember` considers.
 KEPT_CELLS, KEPT_TABLES = 2**24, 20_000
 
@@ -157,8 +155,8 @@ def useful_cells(facts: PublicFacts, n_tables: int, budget: Budget, theta: float
 def number_of_bins(column: Column, useful: float, max_bins: int) -> int:
     """Return the number of equal-width bins of a column, if about ``useful`` bins exceed the noise. It is public.
 
-    Integers keep a bin for each value, up to `WHOLE_NUMBERS` times the useful number: many rows may share one integer
-    (such as 40 hours per week), and a bin of two integers would give half of these rows the wrong value.
+    Integers keep a bin for each value, up to `WHOLE_NUMBERS` times the useful number: many rows may share one integer,
+    such as 40 hours per week.
     """
     if isinstance(column, _Whole) and column.upper - column.lower - 1 <= min(WHOLE_NUMBERS * useful, max_bins):
         return max_bins

@@ -18,8 +18,7 @@ from iwbayes.utils import checks
 from iwbayes.utils.arrays import Array, row_blocks
 from iwbayes.utils.digest import digest
 
-#: Number of rows that are counted at a time. Counting needs eight bytes of memory per row.
-COUNTED_ROWS = 2**20
+COUNTED_ROWS = 2**20  # that are counted at a time, with eight bytes of memory per row
 
 
 class Node(NamedTuple):

@@ -11,17 +11,12 @@ from scipy.ndimage import median_filter
 from iwbayes.utils.arrays import Array, BoolArray
 
 LEAST_BINS = 12  # columns with fewer bins are not smoothed: each bin is well measured, or is a single integer
-#: The penalty is on third differences of the log density. They vanish for a normal density, which keeps its tails.
-_ORDER = 3
+_ORDER = 3  # of the differences of the log density in the penalty; third ones vanish for a normal density
 _SPECIAL = 3.0  # a bin is special if it exceeds the smooth density by this many standard deviations
-#: Largest share of special bins. It is half if a column's values lie on a lattice twice as wide as the bins.
-_MOST_SPECIAL = 0.5
-#: Number of neighbours on each side. Their median finds the first special bins, before they can distort a fit.
-_NEIGHBOURS = 5
-#: Largest number of fits. Fits stop earlier if no further bin is special.
-_FITS = 6
-#: Candidate penalties, from stiff to loose. The marginal likelihood chooses among them.
-_PENALTIES = 10.0 ** np.arange(7, -3, -1)
+_MOST_SPECIAL = 0.5  # largest share of special bins: values may lie on a lattice twice as wide as the bins
+_NEIGHBOURS = 5  # on each side; their median finds the first special bins, before they can distort a fit
+_FITS = 6  # largest number of fits, which stop earlier if no further bin is special
+_PENALTIES = 10.0 ** np.arange(7, -3, -1)  # from stiff to loose; the marginal likelihood chooses among them
 #: Newton's method: steps, largest change of the log density per step, relative gain at which it stops, damping.
 _STEPS, _LONGEST, _GAIN, _DAMPING, _MOST_DAMPING = 60, 2.0, 1e-8, 1e-6, 1e8
 _RIDGE = 1e-9
