@@ -48,16 +48,13 @@ class NoiseDistribution:
     def existence(self, x: ArrayLike) -> Array:
         """Return the noise scale times the norm of each row of x (row, k), shape (row,); 0 for Gaussian noise.
 
-        E exp(zeta.x) is finite if the value is below 1. The variance of a debiased weight is finite if it is below 1/2.
+        E exp(zeta.x) is finite if this is below 1, and the variance of a debiased weight if it is below 1/2.
         """
         rows = self._rows(x)
         return np.zeros(len(rows)) if self._order is None else self.scale * np.linalg.norm(rows, self._order, axis=1)
 
     def debias_factor(self, x: ArrayLike) -> Array:
-        """Return 1 / E exp(zeta.x) for each row of x (row, k), shape (row,); a ValueError if that is infinite.
-
-        Theory: docs/theory.md#the-debias-factor.
-        """
+        """Return 1 / E exp(zeta.x) for each row of x (row, k); ValueError if infinite (see docs/theory.md)."""
         return np.exp(self.log_debias_factor(x))
 
     def log_debias_factor(self, x: ArrayLike) -> Array:

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 #: Largest noise ratio (noise over the synthetic standard deviation) at which richer features are chosen. Intervals
 #: account for this noise, but not for the unknown error of moments that only come from the generator.
 NOISE_TARGET = 0.5
-#: Number of features that a regression with one predictor needs: the smallest number if regressions are named.
-FEATURES_OF_ONE_PREDICTOR = 4
+FEATURES_OF_ONE_PREDICTOR = 4  # that a regression with one predictor needs: the fewest if regressions are named
 
 
 def noise_in_words(noise_ratio: float) -> str:

@@ -1,8 +1,4 @@
-"""Raw terms of a feature map: products of encoded features, with their names, ranges and values.
-
-A term is the tuple of the indices, among the schema's encoded features, that it multiplies: ``(1, 1)`` is the square of
-the second feature. Every encoded feature is within [-1, 1], and so is every term.
-"""
+"""Raw terms of a feature map: products of encoded features, with their names, ranges and values."""
 
 from __future__ import annotations
 
@@ -17,6 +13,7 @@ from iwbayes.schema import Schema
 from iwbayes.schema.columns import Column, _Numeric
 from iwbayes.utils.arrays import Array, row_blocks
 
+#: Indices of the features, all in [-1, 1], that a term multiplies: ``(1, 1)`` is the square of the second one.
 Term = tuple[int, ...]
 Terms = str | tuple[Term, ...]  # name of a set of terms, or the terms themselves
 

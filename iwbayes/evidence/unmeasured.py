@@ -30,8 +30,7 @@ LEFT = (1e-2, 1e-4, 1e-6, 1e-8)
 _CUT, _NO_VARIANCE = 1e-2, 1e-12
 #: Smallest and largest number of held-back features. More of them test more directions, with more noise in each.
 HELD_BACK, MOST_HELD_BACK = 8, 64
-#: More than the smallest number are used while the variance of their noise is below this many times 1/N.
-_NOISE_TO_SAMPLING = 10.0
+_NOISE_TO_SAMPLING = 10.0  # more than the smallest number are used while the noise variance is below this times 1/N
 _MOST_NUMBERS = 2**24  # most features of all synthetic rows together, in numbers; a fit keeps them in memory (128 MiB)
 _MOST_ROWS = 20_000  # largest number of synthetic rows that are used to design them
 #: Norms below this are rounding errors. The root mean square of the norms is the square root of the number of features.

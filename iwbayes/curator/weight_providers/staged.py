@@ -35,8 +35,7 @@ COLUMN_STAGES = 2
 #: Largest noise standard deviation in the last of these stages with which products of the columns are measured, too.
 #: With more, the curvature would be outside its limits (see `curvature_error`), and the products only take budget.
 PRODUCT_NOISE = 0.2
-#: Largest number of columns and products, because each is a number per synthetic row while a stage is measured.
-MOST_PRODUCTS = 500
+MOST_PRODUCTS = 500  # and columns, because each is a number per synthetic row while a stage is measured
 #: The clip bound is as large as possible while the noise of a mean is below `NOISE_PART` times the sampling error of
 #: the private rows. `BOUND_RANGE` limits it, in multiples of the 95 % quantile of the synthetic norms.
 NOISE_PART, BOUND_RANGE = 0.5, (1.1, 2.5)

@@ -14,7 +14,7 @@ from iwbayes.curator.generators.aim.engine import COLUMNS_SHARE, Candidates, Est
 from iwbayes.curator.generators.aim.tree import Joint, Structure
 from iwbayes.curator.generators.ledger_fit import check_whole
 from iwbayes.curator.generators.tables.coding import RowCodes
-from iwbayes.curator.generators.tables.counts import count_event, mean_noise, measure_counts
+from iwbayes.curator.generators.tables.counts import mean_noise, measure_counts
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.evidence.formulas import model_terms
@@ -61,8 +61,7 @@ class AIM(MarginalModel):
 
     References
     ----------
-    McKenna, Mullins, Sheldon & Miklau, AIM: an adaptive and iterative mechanism for differentially private synthetic
-    data, PVLDB 15(11), 2022.
+    McKenna, Mullins, Sheldon & Miklau, AIM: an adaptive and iterative mechanism, PVLDB 15(11), 2022.
 
     Examples
     --------
@@ -72,6 +71,7 @@ class AIM(MarginalModel):
     """
 
     _name: ClassVar[str] = "AIM"
+    _release: ClassVar[str] = "AIM round {}"
 
     workload: int | Sequence[str | Sequence[str]] | None = None
     rounds: int | None = None
@@ -102,10 +102,6 @@ class AIM(MarginalModel):
         """Return the events that `fit` will charge. Raise an error if the workload or the columns are too large."""
         self._candidates(facts.schema)
         return super().events(facts, epsilon=epsilon, delta=delta)
-
-    @classmethod
-    def _table_events(cls, shares: Shares) -> tuple[Event, ...]:
-        return tuple(count_event(f"AIM round {k}", *shares.tables, 1) for k in range(1, shares.n_selections + 1))
 
     def _n_selections(self, facts: PublicFacts, epsilon: float, delta: float) -> int:
         return self.rounds or default_rounds(facts, epsilon, delta)

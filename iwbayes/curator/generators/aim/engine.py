@@ -26,15 +26,12 @@ from iwbayes.utils.arrays import Array
 
 #: Shares of the budget (of the squared privacy parameter mu) for single columns, at least, and for all selections.
 COLUMNS_SHARE, SELECTION_SHARE = 0.15, 0.1
-#: Largest number of cells and of columns of a joint table. Larger distributions use a junction tree.
-JOINT_CELLS, JOINT_COLUMNS = 100_000, 32
+JOINT_CELLS, JOINT_COLUMNS = 100_000, 32  # most of a joint table; larger distributions use a junction tree
 MOST_GROUPS = 32  # largest number of groups of bins of a numeric column
 #: Required ratio of a cell's mean count to its mean absolute noise, for bins of single columns and for tables.
 BINS_THETA, THETA = 1.5, 8.0
-#: Scores are clipped to this absolute value, so that they fit in 64-bit integers. Real tables do not reach it.
-_LARGEST_SCORE = 2**60
-#: Weight of the shrinkage towards the uniform distribution, in rows, divided by mu and the square root of the rows.
-_PRIOR_PULL = 2.0
+_LARGEST_SCORE = 2**60  # scores are clipped to this absolute value, which real tables do not reach, to fit in 64 bits
+_PRIOR_PULL = 2.0  # weight of the shrinkage towards uniform, in rows, divided by mu and the square root of the rows
 _SINGLE_SHARE = 1e-3  # largest relaxation for single columns, because their counts are much larger than their noise
 _STEPS, _GAIN = 100, 1e-9  # largest number of optimiser steps, and the relative gain at which the optimiser stops
 
@@ -106,6 +103,7 @@ class MarginalModel(LedgerFit[FittedNetwork]):
     prefers_delta: ClassVar[bool] = True  # Gaussian noise on many counts is smaller
     reads_blocks: ClassVar[bool] = True
     _name: ClassVar[str]  # name of the generator in events and of its fitted networks
+    _release: ClassVar[str]  # label of the k-th release of selected marginals
 
     max_bins: int
 
@@ -126,12 +124,9 @@ class MarginalModel(LedgerFit[FittedNetwork]):
         if not shares.n_selections:
             return (columns,)
         selection = Event(f"{cls._name} selection", "exponential", shares.selection, count=shares.n_selections)
-        return (columns, selection, *cls._table_events(shares))
-
-    @classmethod
-    def _table_events(cls, shares: Shares) -> tuple[Event, ...]:
-        """Return the events of measuring the selected marginals."""
-        raise NotImplementedError
+        releases = range(1, shares.n_selections // shares.n_tables + 1)
+        tables = [count_event(cls._release.format(k), *shares.tables, shares.n_tables) for k in releases]
+        return (columns, selection, *tables)
 
     def _n_selections(self, facts: PublicFacts, epsilon: float, delta: float) -> int:
         raise NotImplementedError

@@ -13,10 +13,9 @@ from iwbayes.curator.generators.aim.engine import COLUMNS_SHARE, Candidates, Est
 from iwbayes.curator.generators.aim.tree import Columns
 from iwbayes.curator.generators.ledger_fit import check_whole
 from iwbayes.curator.generators.tables.coding import MAX_CELLS, RowCodes
-from iwbayes.curator.generators.tables.counts import count_event, mean_noise, measure_counts
+from iwbayes.curator.generators.tables.counts import mean_noise, measure_counts
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.protocols import PublicFacts
-from iwbayes.release.statement import Event
 
 
 @dataclass(frozen=True)
@@ -44,20 +43,16 @@ class MST(MarginalModel):
 
     References
     ----------
-    McKenna, Miklau & Sheldon, Winning the NIST contest: a scalable and general approach to differentially private
-    synthetic data, Journal of Privacy and Confidentiality 11(3), 2021.
+    McKenna, Miklau & Sheldon, Winning the NIST contest, Journal of Privacy and Confidentiality 11(3), 2021.
     """
 
     _name: ClassVar[str] = "MST"
+    _release: ClassVar[str] = "MST pairs"
 
     max_bins: int = 128
 
     def __post_init__(self) -> None:
         check_whole(self, max_bins=2)
-
-    @classmethod
-    def _table_events(cls, shares: Shares) -> tuple[Event, ...]:
-        return (count_event("MST pairs", *shares.tables, shares.n_tables),)
 
     def _n_selections(self, facts: PublicFacts, epsilon: float, delta: float) -> int:
         return len(facts.schema) - 1
@@ -68,7 +63,7 @@ class MST(MarginalModel):
 
     def _measure(self, rows: RowCodes, estimated: Estimated, ledger: Ledger, shares: Shares) -> None:
         chosen, budget = _tree(rows, estimated, ledger, shares), shares.tables._asdict()
-        noisy = measure_counts(list(rows.count(chosen)), ledger, "MST pairs", estimated.facts, **budget)
+        noisy = measure_counts(list(rows.count(chosen)), ledger, self._release, estimated.facts, **budget)
         estimated.add(chosen, noisy)
 
 

@@ -33,8 +33,7 @@ from iwbayes.tables import PrivateTable
 from iwbayes.utils import checks
 from iwbayes.utils.arrays import Array
 
-#: Usefulness of the bins of single columns, as a share of ``theta``. It may be lower, because smoothing averages noise.
-BINS_THETA = 0.75
+BINS_THETA = 0.75  # usefulness of bins of single columns, as a share of ``theta``; smoothing averages their noise
 PRIOR_ROWS = 0.5  # size of the Dirichlet prior of each parent code, in rows per standard deviation of a cell's noise
 
 

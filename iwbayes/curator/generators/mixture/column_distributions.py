@@ -25,19 +25,15 @@ from iwbayes.utils.arrays import Array
 #: Map from gradients by probabilities (component, code) to gradients by parameters (component, parameter).
 Pull = Callable[[Array], Array]
 
-#: Sum of the pseudo-counts of a component's levels: weak shrinkage towards the column's marginal distribution.
-LEVEL_COUNTS = 4.0
+LEVEL_COUNTS = 4.0  # sum of the pseudo-counts of a component's levels: weak shrinkage towards the column's marginal
 WEIGHT_COUNTS = 1.0  # pseudo-count of each component's weight: the prior is uniform on the simplex
-#: Bound on the absolute value of logits. Larger logits change nothing and could overflow.
-LARGEST_LOGIT = 30.0
+LARGEST_LOGIT = 30.0  # bound on the absolute value of logits; larger ones change nothing and could overflow
 FEW_VALUES = 10  # integer columns with at most this many values are treated as levels
-#: Largest range of an integer column with a Poisson distribution, whose probabilities are listed one by one.
-POISSON_RANGE = 1000
+POISSON_RANGE = 1000  # largest range of a column with a Poisson distribution, whose probabilities are listed
 LEAST_SD = 1e-3  # smallest standard deviation of a truncated normal, as a share of the width of the bounds
 #: Prior mean and standard deviation of log(sd - LEAST_SD), with sd as a share of the width of the bounds.
 LOG_SD_MEAN, LOG_SD_SD = math.log(0.2), 1.0
-#: Upper bound of log standard deviations. The distribution is then uniform.
-LARGEST_LOG_SD = 2.0
+LARGEST_LOG_SD = 2.0  # upper bound of log standard deviations; the distribution is then uniform
 
 
 def jitter(counts: Array, rng: np.random.Generator | None) -> Array:

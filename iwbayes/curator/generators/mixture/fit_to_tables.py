@@ -25,10 +25,8 @@ from iwbayes.utils.threads import one_blas_thread
 
 #: Largest numbers of iterations: from a random start, from the best of these, and for each posterior draw.
 ITERATIONS = (500, 1000, 150)
-#: Relative change of the objective at which a search stops. The remaining change is far below one.
-TOLERANCE = 1e-7
-#: Prior standard deviation of a pair's cell, as a share of its mean under independence, if pairs are not measured.
-DEPENDENCE = 0.5
+TOLERANCE = 1e-7  # relative change of the objective at which a search stops; the remaining change is far below one
+DEPENDENCE = 0.5  # prior sd of a pair's cell, as a share of its mean under independence, if pairs are not measured
 
 
 @dataclass(frozen=True)

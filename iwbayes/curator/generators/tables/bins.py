@@ -15,8 +15,7 @@ from iwbayes.curator.generators.tables.smoothing import LEAST_BINS, smoothed_cou
 from iwbayes.schema.columns import Column, Real, _Numeric, _Whole
 from iwbayes.utils.arrays import Array
 
-#: A bound counts as a spike if its count exceeds the expected one by this many standard deviations of the noise.
-CLEARLY = 3.0
+CLEARLY = 3.0  # a bound is a spike if its count exceeds the expected one by this many standard deviations of the noise
 
 
 @dataclass(frozen=True)
