@@ -61,8 +61,7 @@ class BoundedFeatures:
     def diameter(self, adjacency: str) -> float:
         """Return the largest change of one row's phi between adjacent tables, in the norm of ``order``.
 
-        Replace-one: two opposite rows of norm ``bound``, one of them clipped, differ by (2 bound, bound/2). Zero-out: a
-        row is compared with phi = 0.
+        Two opposite rows of norm ``bound``, one of them clipped, differ by (2 bound, bound/2). Zero-out means phi = 0.
         """
         reach = {"replace-one": 2.0, "zero-out": 1.0}
         checks.one_of("adjacency", adjacency, reach)

@@ -120,8 +120,7 @@ def model_terms(formula: str, schema: Schema) -> ScoreTerms:
     Terms may be columns, interactions, and polynomials of numeric columns up to degree 3: ``I(a**2)``, ``I(a / 10)``,
     ``poly(a, 2)``, ``center(a)``, ``scale(a)``; also ``C(g)`` for a column with levels, and ``np.log1p(a)`` for a
     column declared with that transform. Anything else raises a TypeError or ValueError with the remedy. A regression
-    leaves out rows with missing cells, so each term is also multiplied by each column's missing indicator, but not by
-    products of these.
+    leaves out rows with missing cells, so each term is also multiplied by single columns' missing indicators.
     """
     bare = _NAME_IN_BACKTICKS.sub("name", formula) if isinstance(formula, str) else ""
     if any(int(power) > MAX_PREDICTOR_DEGREE for power in _POWER.findall(bare)):

@@ -136,8 +136,7 @@ class ScoreMap(BoundedFeatures):
     bound: float
     order: float = 2
     flag: bool = True
-    #: Map (k, p) from z to the centred raw scores; no inverse of the whitener if scores depend on each other.
-    back: Any = None
+    back: Any = None  # map (k, p) from z to centred raw scores, some of them perhaps dependent
 
     def __post_init__(self) -> None:
         self._check_bound()

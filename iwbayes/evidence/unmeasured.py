@@ -90,8 +90,7 @@ def residual_whitener(covariance: Array, own: NDArray[np.bool_], share_left: flo
 def unmeasured_features(frame: pd.DataFrame, features: FeatureMap | RowFeatures, shares: Array) -> Array:
     """Return features (row, k), of variance one under shares (row,), that a map does not measure.
 
-    They are residuals of products (for `RowFeatures`, of columns and products) on the features of the map, uncorrelated
-    with these and with each other.
+    They are residuals of products (for `RowFeatures`, of columns and products) on the map's features, uncorrelated.
     """
     schema, values, own = features.schema, np.empty((len(frame), 0)), set[Term]()
     if isinstance(features, RowFeatures):

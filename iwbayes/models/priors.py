@@ -60,9 +60,8 @@ def response_scale(y: Array, share: Array) -> tuple[float, float]:
 def column_scales(x: Array, share: Array, terms: Sequence[slice]) -> tuple[Array, Array]:
     """Return the means and scales, each (column,), of the columns x (row, column) of a design.
 
-    The scale of a column is the standard deviation that is left when the other columns are given (1 if there is none),
-    so that the default priors have at most ``p / 2.5**2`` rows' worth of information on any combination of p
-    coefficients of a linear regression, by the inequality of Cauchy and Schwarz.
+    The scale of a column is the standard deviation that is left given the other columns (1 if none). Default priors
+    then have at most ``p / 2.5**2`` rows' worth of information on any combination of p coefficients (Cauchy-Schwarz).
     """
     mean = share @ x
     # one column at a time, so that a large design is not copied

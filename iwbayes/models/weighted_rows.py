@@ -174,9 +174,8 @@ def merge_draws(design: Design, weights: Array) -> list[WeightedRows]:
     """Compress the rows of one design under several weight vectors (draw, row), without changing the likelihoods.
 
     Rows without weight are left out, and identical rows are merged, if there are enough; all draws share one design. In
-    the gaussian family each draw has its own design of at most column + 1 rows: with the triangular factor R of the
-    rows sqrt(w)(x, y) and v = sum w / (number of rows of R), the rows of R / sqrt(v), each with weight v, have the same
-    Gram matrix, and so the same log likelihood.
+    the gaussian family each draw has its own design: with the triangular factor R of the rows sqrt(w)(x, y) and
+    v = sum w / (number of rows of R), the rows of R / sqrt(v), each with weight v, have the same Gram matrix.
     """
     kept = (weights > 0).any(axis=0)
     x, y = design.x, design.y

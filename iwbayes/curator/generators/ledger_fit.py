@@ -34,9 +34,8 @@ class LedgerFit(Generic[Fitted]):
 
         Parameters
         ----------
-        private : PrivateTable
-        ledger : Ledger
-            Budget of these rows. The full cost is charged before any noise is drawn.
+        private, ledger : PrivateTable and Ledger
+            The rows and their budget. The full cost is charged before any noise is drawn.
         epsilon, delta : float
             The generator's part of the budget. Delta must be above 0 unless the generator is ``pure``.
 

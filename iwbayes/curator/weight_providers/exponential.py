@@ -107,8 +107,7 @@ def tilt(
     Newton's method with a line search. The problem is strictly convex. Theory: docs/theory.md#the-tilt.
 
     ``phi`` has shape (row, k) and ``target``, the noisy mean, shape (k,). ``base`` are log shares of the rows before
-    the tilt, equal by default; Cov(phi) is computed with them. Returns log weights, base + phi b plus a constant, of
-    weights with mean one, and b.
+    the tilt, equal by default, also for Cov(phi). Returns log weights, with mean weight one, and the coefficients b.
     """
     base = np.full(len(phi), -math.log(len(phi))) if base is None else base
     with one_blas_thread():

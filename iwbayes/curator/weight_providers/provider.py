@@ -63,9 +63,8 @@ class Provider:
 
         Parameters
         ----------
-        private : PrivateTable
-        synthetic : SyntheticTable
-            The rows to weight, under the schema of the private ones.
+        private, synthetic : PrivateTable and SyntheticTable
+            Tables under one schema. The synthetic rows get weights.
         ledger : Ledger
             Budget of the private rows. The full cost is charged before any noise is drawn.
         epsilon, delta : float

@@ -49,8 +49,7 @@ class StagedTilt(Tilt):
     the models' clipped scores at these modes over the private rows, with noise, and tilts the weights to this mean,
     combined with previous measurements. The error of a mode decreases from stage to stage, as in Newton's method. The
     first two stages also measure the means of the columns that the models use, and of their products if the budget
-    allows. All stages are charged before the first noise is drawn. See docs/methods.md#stagedtilt. Theory:
-    docs/theory.md#in-stages.
+    allows. All stages are charged before the first noise is drawn. See docs/methods.md#stagedtilt, docs/theory.md.
 
     Parameters
     ----------
@@ -229,9 +228,8 @@ def combined(found: Measurement, before: Array, known: float) -> tuple[Measureme
     """Combine the measurement of a stage with the estimates of the same means from previous stages.
 
     These are the means ``before``, shape (k,), with the noise variance ``known`` (inf if nothing was measured). They
-    may have errors beyond noise, so the weight of the new measurement depends on the difference (James and Stein's
-    estimate of its mean square), and is at least that from the two noise variances. Return the combined measurement and
-    its noise variance. Theory: docs/theory.md#in-stages.
+    may have errors beyond noise, so the new measurement's weight depends on the difference (James and Stein's estimate
+    of its mean square), and is at least that from the noise variances. Returns also the combined noise variance.
     """
     columns = found.tilt_columns
     own = found.noise.variance

@@ -1,8 +1,7 @@
 """Fit a mixture of products to noisy, public tables. This module reads no private row.
 
-There is one table for each column and, over coarser groups of codes, one for each pair of columns. Let w be the
-weights of the components and q_kc the distribution of column c in component k. The mean of column c's table is
-N sum_k w_k q_kc. The mean of the table of columns c and d is N sum_k w_k q_kc q_kd'.
+With weights w of the components and distributions q_kc of column c in component k, the mean of column c's table is
+N sum_k w_k q_kc, and that of the table of columns c and d, over groups of codes, N sum_k w_k q_kc q_kd'.
 """
 
 from __future__ import annotations

@@ -160,8 +160,7 @@ def is_numeric(column: Column) -> bool:
 def draw_codes(distributions: Array, given: Codes, rng: np.random.Generator, *, strata: bool = False) -> Codes:
     """Draw one code per row, by inversion. Row i follows the distribution ``distributions[given[i]]``.
 
-    With ``strata``, rows of one distribution draw from different parts of the unit interval, so that counts of codes
-    are close to their expectations.
+    With ``strata``, rows of one distribution draw from different parts of (0, 1): counts are close to expectations.
     """
     cumulative = np.cumsum(distributions, axis=1)
     cumulative /= cumulative[:, -1:]

@@ -155,8 +155,7 @@ def useful_cells(facts: PublicFacts, n_tables: int, budget: Budget, theta: float
 def number_of_bins(column: Column, useful: float, max_bins: int) -> int:
     """Return the number of equal-width bins of a column, if about ``useful`` bins exceed the noise. It is public.
 
-    Integers keep a bin for each value, up to `WHOLE_NUMBERS` times the useful number: many rows may share one integer,
-    such as 40 hours per week.
+    Integers keep a bin for each value, up to `WHOLE_NUMBERS` times the useful number: many rows may share one.
     """
     if isinstance(column, _Whole) and column.upper - column.lower - 1 <= min(WHOLE_NUMBERS * useful, max_bins):
         return max_bins
