@@ -35,7 +35,8 @@ def smoothed_counts(noisy: Array, variance: float, widths: Array, total: float) 
     deviations from the fit. It keeps its released count and is left out of the next fit.
 
     The exact counts vary around m_j = w_j exp f_j with variance m_j. The result is their best linear estimate given
-    the noisy count, m_j + m_j/(m_j + variance) (n_j - m_j). Sources: Good & Gaskins, Biometrika 1971; Eilers & Marx, Statistical Science 1996.
+    the noisy count, m_j + m_j/(m_j + variance) (n_j - m_j). Sources: Good & Gaskins, Biometrika 1971;
+    Eilers & Marx, Statistical Science 1996.
     """
     widths = widths / widths.mean()
     special = _spikes(noisy, variance, widths)
