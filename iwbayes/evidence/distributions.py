@@ -54,7 +54,10 @@ class NoiseDistribution:
         return np.zeros(len(rows)) if self._order is None else self.scale * np.linalg.norm(rows, self._order, axis=1)
 
     def debias_factor(self, x: ArrayLike) -> Array:
-        """Return 1 / E exp(zeta.x) for each row of x (row, k); ValueError if infinite (see docs/theory.md)."""
+        """Return 1 / E exp(zeta.x) for each row of x (row, k), shape (row,); a ValueError if that is infinite.
+
+        Theory: docs/theory.md#the-debias-factor.
+        """
         return np.exp(self.log_debias_factor(x))
 
     def log_debias_factor(self, x: ArrayLike) -> Array:

@@ -49,7 +49,8 @@ class StagedTilt(Tilt):
     the models' clipped scores at these modes over the private rows, with noise, and tilts the weights to this mean,
     combined with previous measurements. The error of a mode decreases from stage to stage, as in Newton's method. The
     first two stages also measure the means of the columns that the models use, and of their products if the budget
-    allows. All stages are charged before the first noise is drawn. See docs/methods.md#stagedtilt, docs/theory.md.
+    allows. All stages are charged before the first noise is drawn. See docs/methods.md#stagedtilt.
+    Theory: docs/theory.md#in-stages.
 
     Parameters
     ----------
@@ -230,6 +231,7 @@ def combined(found: Measurement, before: Array, known: float) -> tuple[Measureme
     These are the means ``before``, shape (k,), with the noise variance ``known`` (inf if nothing was measured). They
     may have errors beyond noise, so the new measurement's weight depends on the difference (James and Stein's estimate
     of its mean square), and is at least that from the noise variances. Returns also the combined noise variance.
+    Theory: docs/theory.md#in-stages.
     """
     columns = found.tilt_columns
     own = found.noise.variance
