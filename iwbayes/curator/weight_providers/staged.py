@@ -49,8 +49,7 @@ class StagedTilt(Tilt):
     the models' clipped scores at these modes over the private rows, with noise, and tilts the weights to this mean,
     combined with previous measurements. The error of a mode decreases from stage to stage, as in Newton's method. The
     first two stages also measure the means of the columns that the models use, and of their products if the budget
-    allows. All stages are charged before the first noise is drawn. See docs/methods.md#stagedtilt.
-    Theory: docs/theory.md#in-stages.
+    allows. All are charged before any noise is drawn. See docs/methods.md#stagedtilt. Theory: docs/theory.md#in-stages.
 
     Parameters
     ----------

@@ -56,8 +56,7 @@ class AIM(MarginalModel):
     ------
     ValueError, ModuleNotFoundError
         If a setting is outside its range; from `events` and `fit`, if the workload names unknown columns or has more
-        than 20,000 sets with their subsets, or if the columns may have more than 100,000 cells together and mbi is not
-        installed.
+        than 20,000 sets with their subsets, or if more than 100,000 cells need mbi, which is not installed.
 
     References
     ----------

@@ -38,8 +38,7 @@ class MST(MarginalModel):
     Raises
     ------
     ValueError, ModuleNotFoundError
-        If ``max_bins`` is outside its range; from `events` and `fit`, if the columns may have more than 100,000 cells
-        together and mbi is not installed.
+        If ``max_bins`` is below 2; from `events` and `fit`, if more than 100,000 cells need mbi, which is not installed.
 
     References
     ----------
