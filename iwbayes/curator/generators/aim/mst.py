@@ -38,7 +38,7 @@ class MST(MarginalModel):
     Raises
     ------
     ValueError, ModuleNotFoundError
-        If ``max_bins`` is below 2; from `events` and `fit`, if more than 100,000 cells need mbi, which is not installed.
+        If ``max_bins`` is below 2; from `events` and `fit`, if more than 100,000 cells need mbi, which is absent.
 
     References
     ----------
