@@ -48,8 +48,8 @@ plant(FILE, "AIM: selection without charge or noise",
 plant(FILE, "AIM: targets from the private rows",
        "expected = current.marginal(columns)\n", "expected = current.marginal(columns) * (rows.table((0,))[0] + 1)\n",
        AIM)
-plant(FILE, "AIM: a round that is not declared",
-       "for k in range(1, shares.n_selections + 1))\n", "for k in range(1, shares.n_selections))\n",
+plant(ENGINE, "AIM: a round that is not declared",
+       "releases = range(1, shares.n_selections // shares.n_tables + 1)", "releases = range(1, shares.n_selections)",
        "contracts/test_contract.py::test_each_draw_is_charged_before_it_is_made[AIM]")
 FILE = "curator/generators/aim/mst.py"
 MST = "curator/test_neighbours.py::test_a_neighbour_never_costs_mst_more_than_each_charge"
@@ -66,8 +66,8 @@ plant(FILE, "MST: targets from the private rows",
 plant(ENGINE, "MST: a selection that is not declared",
        "shares.selection, count=shares.n_selections)", "shares.selection, count=max(1, shares.n_selections - 1))",
        "contracts/test_contract.py::test_each_draw_is_charged_before_it_is_made[MST]")
-plant(FILE, "MST: pairs at the price of one",
-       'count_event("MST pairs", *shares.tables, shares.n_tables)', 'count_event("MST pairs", *shares.tables, 1)',
+plant(ENGINE, "MST: pairs at the price of one",
+       "*shares.tables, shares.n_tables) for k", "*shares.tables, 1) for k",
        "contracts/test_contract.py::test_each_draw_is_charged_before_it_is_made[MST]")
 FILE = "curator/generators/tables/counts.py"
 MIXTURE = "curator/generators/test_mixture.py::test_a_replaced_row_never_costs_more_than_each_charge_and_comes_near"

@@ -1,8 +1,6 @@
-"""Noise distributions, which curator and analyst both know.
+"""Noise distributions, which curator and analyst both know (K-norm mechanisms: Hardt & Talwar 2010).
 
-A noise vector zeta of dimension k has a covariance and, if it is finite, a debias factor 1/E exp(zeta.x). The factor
-turns exp((b + zeta).x) into an unbiased estimate of exp(b.x) (K-norm mechanisms: Hardt & Talwar 2010; Balle & Wang
-2018).
+The debias factor 1/E exp(zeta.x) of noise zeta turns exp((b + zeta).x) into an unbiased estimate of exp(b.x).
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ class NoiseDistribution:
     def existence(self, x: ArrayLike) -> Array:
         """Return the noise scale times the norm of each row of x (row, k), shape (row,); 0 for Gaussian noise.
 
-        E exp(zeta.x) is finite if the value is below 1. The variance of a debiased weight is finite if it is below 1/2.
+        E exp(zeta.x) is finite if this is below 1, and the variance of a debiased weight if it is below 1/2.
         """
         rows = self._rows(x)
         return np.zeros(len(rows)) if self._order is None else self.scale * np.linalg.norm(rows, self._order, axis=1)

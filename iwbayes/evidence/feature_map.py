@@ -1,7 +1,4 @@
-"""BoundedFeatures of a row, with a clipped norm and sensitivities, and FeatureMap: those of products of columns.
-
-The tilt measures the private mean of these features, so the privacy of the default weights depends on their bound.
-"""
+"""BoundedFeatures of a row, whose bound the privacy of weights depends on, and FeatureMap: products of columns."""
 
 from __future__ import annotations
 
@@ -21,18 +18,15 @@ from iwbayes.utils import checks
 from iwbayes.utils.arrays import Array, row_product
 from iwbayes.utils.threads import one_blas_thread
 
-#: Directions with less than this share of the largest variance over the synthetic rows are dropped; raw terms are in
-#: units of their standard deviations.
+#: Directions with less than this share of the largest variance, in units of standard deviations, are dropped.
 EIGENVALUE_CUT = 1e-4
-#: Raw terms whose variance is less than this share of their mean square count as constant.
-LEAST_VARIANCE = 1e-10
+LEAST_VARIANCE = 1e-10  # raw terms whose variance is less than this share of their mean square count as constant
 
 
 class BoundedFeatures:
     """Base class of clipped features phi = z min(1, bound/|z|) of a row, with an indicator of clipped rows.
 
-    Privacy depends on the clipping only: for any z, the norm of phi is at most ``bound``. A subclass is a dataclass
-    that defines the vector z of ``n_coordinates`` numbers.
+    Privacy depends on the clipping only: for any z, the norm of phi is at most ``bound``.
     """
 
     bound: float  # largest norm after clipping
@@ -67,8 +61,7 @@ class BoundedFeatures:
     def diameter(self, adjacency: str) -> float:
         """Return the largest change of one row's phi between adjacent tables, in the norm of ``order``.
 
-        Replace-one: two opposite rows of norm ``bound``, one clipped and the other not, differ by
-        (2 bound, bound/2). Zero-out: a row is compared with the null row, phi = 0.
+        Two opposite rows of norm ``bound``, one of them clipped, differ by (2 bound, bound/2). Zero-out means phi = 0.
         """
         reach = {"replace-one": 2.0, "zero-out": 1.0}
         checks.one_of("adjacency", adjacency, reach)
@@ -101,36 +94,24 @@ class BoundedFeatures:
 class FeatureMap(BoundedFeatures):
     """Whitened and clipped polynomial features of a row: `BoundedFeatures` of z = (q(x) - center) @ whitener.
 
-    The raw terms q are the centred encoded columns ("linear"); in addition the squares of numeric columns ("squares");
-    in addition all products of features of different columns ("quadratic"); or an explicit set of products.
-
     Parameters
     ----------
     schema : Schema
         Schema of the rows.
     terms : {"linear", "squares", "quadratic"} or tuple of tuple of int
-        Raw terms. An explicit term is the tuple of the indices, among the schema's features, that it multiplies.
-        Indices are ascending, and terms are sorted by degree and then lexicographically.
-    center : ndarray, shape (raw,)
-        Centre of the raw terms.
-    whitener : ndarray, shape (raw, k)
-        Map from centred raw terms to uncorrelated coordinates of variance one.
-    bound : float
-        Largest norm of z after clipping.
-    order : {2, inf}, default 2
-        The norm is Euclidean, or the largest coordinate.
-    flag : bool, default True
-        Whether there is a last coordinate, bound/2 for clipped rows and 0 for others.
+        Raw terms q: the encoded columns; in addition the squares of numeric columns; in addition all products of
+        features of different columns; or a set of products, sorted by degree and then lexicographically, each the
+        ascending indices of the schema's features that it multiplies.
+    center, whitener : ndarray, shapes (raw,) and (raw, k)
+        Centre of the raw terms, and map from the centred terms to uncorrelated coordinates of variance one.
+    bound, order, flag : float, {2, inf} and bool
+        Of the clipping; see `BoundedFeatures`.
 
     Examples
     --------
-    >>> from iwbayes.schema import Real
-    >>> schema = Schema(Real("x", 0, 1), Real("z", 0, 1))
-    >>> rng = np.random.default_rng(1)
-    >>> rows = SyntheticTable(pd.DataFrame({"x": rng.random(100), "z": rng.random(100)}), schema)
-    >>> features = FeatureMap.whitened(rows, "linear")
-    >>> features.dim, features.transform(rows.frame).shape  # two coordinates and the flag
-    (3, (100, 3))
+    >>> features = FeatureMap.whitened(release.synthetic, "linear")
+    >>> features.dim, features.transform(release.synthetic.frame).shape[1]  # six coordinates and the flag
+    (7, 7)
     """
 
     schema: Schema
@@ -164,10 +145,8 @@ class FeatureMap(BoundedFeatures):
 
     @cached_property
     def reach(self) -> float:
-        """Public upper bound of the norm of z over all rows that the schema allows.
-
-        It is the norm of the largest coordinates of z, each with every raw term at an end of its range.
-        """
+        """Public upper bound of the norm of z over all rows that the schema allows."""
+        # the norm of the largest coordinates of z, each with every raw term at an end of its range
         low, high = raw_ranges(self.schema, self.terms)
         ends = np.stack([low - self.center, high - self.center])[:, :, None] * self.whitener
         largest = np.maximum(ends.max(axis=0).sum(axis=0), -ends.min(axis=0).sum(axis=0))
@@ -205,9 +184,9 @@ class FeatureMap(BoundedFeatures):
     ) -> FeatureMap:
         """Make a map that whitens the raw terms by the mean and covariance of synthetic rows (public).
 
-        The bound is the 95 % quantile of the synthetic norms. All are weighted by ``shares`` (row,), which are public,
-        sum to one and are equal by default. With ``most``, only the leading principal directions up to this number are
-        kept, in order. A ValueError is raised if every raw term is constant over the synthetic rows.
+        The bound is the 95 % quantile of the synthetic norms. Rows have public ``shares`` (row,) of sum one, equal by
+        default. With ``most``, only this many leading principal directions are kept, in order. A ValueError is raised
+        if every raw term is constant over the synthetic rows.
         """
         schema = synthetic.schema
         shares = np.full(len(synthetic), 1 / len(synthetic)) if shares is None else shares

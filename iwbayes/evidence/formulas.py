@@ -1,7 +1,7 @@
 """Moments that regressions use, derived from their formulas and the public schema.
 
-The score of a regression of y on x with a canonical link is x (y - m(x'b)). It depends on the moments y x and x, to
-second order in x'b also on x x', and on y^2 if a variance is estimated. Formulas are read here but never evaluated.
+The score of a regression of y on x with a canonical link is x (y - m(x'b)): the moments y x and x, to second order in
+x'b also x x', and y^2 if a variance is estimated. Formulas are read here but never evaluated.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from iwbayes.schema.columns import Categorical, Column, Real
 
 #: Terms, each the tuple of indices of encoded features that it multiplies; the empty tuple is the constant.
 Span = frozenset[Term]
-#: Largest degree of a predictor or a response as a polynomial of encoded features.
-MAX_PREDICTOR_DEGREE = 3
+MAX_PREDICTOR_DEGREE = 3  # largest degree of a predictor or a response as a polynomial of encoded features
 #: A bracket to a power; formulaic expands it before its degree could be checked.
 _POWER = re.compile(r"\)\s*(?:\*\*|\^)\s*(\d{1,9})")
 _NAME_IN_BACKTICKS = re.compile(r"`([^`]*)`")
@@ -87,11 +86,7 @@ def check_formulas(formulas: Sequence[str]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=16)
 def model_options(formulas: tuple[str, ...], schema: Schema) -> tuple[tuple[str, tuple[Term, ...]], ...]:
-    """Return sets of terms for the scores of some models, from the richest to the poorest, each with its name.
-
-    Products among predictors are dropped first, then squares. A ValueError is raised if a formula cannot be measured
-    (see `model_terms`), or has too many terms.
-    """
+    """Return sets of terms for the scores of some models, from the richest to the poorest, each with its name."""
     models = [model_terms(formula, schema) for formula in formulas]
     core: Span = frozenset().union(*(model.core for model in models))
     squares = core.union(*(model.squares for model in models))
@@ -122,12 +117,10 @@ def main_effects(response: str, schema: Schema) -> str:
 def model_terms(formula: str, schema: Schema) -> ScoreTerms:
     """Read the formula ``response ~ terms`` of a regression, in the syntax of formulaic.
 
-    Terms may be columns, interactions, and polynomials of numeric columns: ``I(a**2)``, ``I(a / 10)``, ``poly(a, 2)``,
-    ``center(a)``, ``scale(a)``; also ``C(g)`` for a column with levels, and ``np.log1p(a)`` for a column declared with
-    that transform. Anything else raises a TypeError or ValueError with the remedy.
-
-    A regression leaves out rows with missing cells. So each term is also multiplied by the missing indicator of each
-    column. Products of the missing indicators of several columns are not included.
+    Terms may be columns, interactions, and polynomials of numeric columns up to degree 3: ``I(a**2)``, ``I(a / 10)``,
+    ``poly(a, 2)``, ``center(a)``, ``scale(a)``; also ``C(g)`` for a column with levels, and ``np.log1p(a)`` for a
+    column declared with that transform. Anything else raises a TypeError or ValueError with the remedy. A regression
+    leaves out rows with missing cells, so each term is also multiplied by single columns' missing indicators.
     """
     bare = _NAME_IN_BACKTICKS.sub("name", formula) if isinstance(formula, str) else ""
     if any(int(power) > MAX_PREDICTOR_DEGREE for power in _POWER.findall(bare)):
@@ -184,10 +177,7 @@ def no_such_columns(formula: str, names: Sequence[str], schema: Schema) -> Value
 
 
 def read_formula(formula: str, schema: Schema) -> Any:
-    """Parse a formula with one response, with ``.`` as all columns of the schema; raise a ValueError if it is invalid.
-
-    Returns formulaic's formula, with the sides `lhs` and `rhs`.
-    """
+    """Parse a formula with one response and ``.`` as all columns, by formulaic; raise a ValueError if it is invalid."""
     from formulaic import Formula
     from formulaic.errors import FormulaicError
 
@@ -219,8 +209,7 @@ def _without_response(formula: str) -> ValueError:
 def reduced(term: Iterable[int], schema: Schema) -> Term | None:
     """Reduce a product of features to its lowest degree, up to scale; return None if it is zero in every row.
 
-    The square of an indicator is the indicator itself, and the product of two indicators of one column is zero. A
-    binary feature is 1/2 or -1/2, so its square is constant (missing cells are handled by their indicators).
+    A binary feature is 1/2 or -1/2, so its square is constant (missing cells are handled by their indicators).
     """
     kinds = _kinds(schema)
     kept: list[int] = []
@@ -228,7 +217,7 @@ def reduced(term: Iterable[int], schema: Schema) -> Term | None:
     for index, power in sorted(Counter(term).items()):
         owner, kind = kinds[index]
         if seen.setdefault(owner, index) != index:
-            return None
+            return None  # two indicators of one column
         kept += [index] * {"number": power, "binary": power % 2, "indicator": 1}[kind]
     return tuple(kept)
 

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 #: Largest noise ratio (noise over the synthetic standard deviation) at which richer features are chosen. Intervals
 #: account for this noise, but not for the unknown error of moments that only come from the generator.
 NOISE_TARGET = 0.5
-#: Number of features that a regression with one predictor needs: the smallest number if regressions are named.
-FEATURES_OF_ONE_PREDICTOR = 4
+FEATURES_OF_ONE_PREDICTOR = 4  # that a regression with one predictor needs: the fewest if regressions are named
 
 
 def noise_in_words(noise_ratio: float) -> str:
@@ -29,8 +28,7 @@ def noise_in_words(noise_ratio: float) -> str:
     return f"{noise_ratio:.3g}, {verdict} the target of {NOISE_TARGET}"
 
 
-#: Names of feature sets that belong to named models begin with one of these.
-TERMS_OF_MODELS = ("model", "scores")
+TERMS_OF_MODELS = ("model", "scores")  # names of feature sets that belong to named models begin with one of these
 
 
 def noise_advice(noise_ratio: float, n_features: int, terms: str) -> str:
@@ -45,11 +43,8 @@ def noise_advice(noise_ratio: float, n_features: int, terms: str) -> str:
             f"epsilon."
         )
     if noise_ratio > NOISE_TARGET or terms in ("linear", "squares"):
-        fault = (
-            "The noise of so many features is too large"
-            if terms == "quadratic"
-            else "Products of columns are not measured"
-        )
+        large, absent = "The noise of so many features is too large", "Products of columns are not measured"
+        fault = large if terms == "quadratic" else absent
         return f"{fault}, so few regressions will be calibrated. Name your regressions in for_models."
     return ""
 
@@ -63,12 +58,10 @@ MEAN_OF_COLUMNS = "mean of columns and products"
 #: Name of the held-back test of a tilt: the noisy mean of features that the tilt does not use.
 TEST_OF_FIT = "test of fit"
 #: Mean square error assumed for the rows in an unmeasured direction of variance one, if no held-back test exists: the
-#: effect of a relation that the generator missed. Over releases of ten real populations (N 500 to 2,000, epsilon 0.3 to
-#: 1) the median was 0.02, and the range 0.004 to 0.1.
+#: median over releases of ten real populations (N 500 to 2,000, epsilon 0.3 to 1); the range was 0.004 to 0.1.
 ASSUMED_MISFIT = 0.02
 #: Mean square error that clipped scores leave in directions of variance one, in units of the noise standard deviation
-#: divided by the square root of the number of scores. Chosen in trials on real populations; `benchmarks/populations.py`
-#: shows the results on others.
+#: divided by the square root of the number of scores; chosen on real populations (see `benchmarks/populations.py`).
 CLIPPED_MISFIT = 1.5
 
 
@@ -80,43 +73,34 @@ class Measurement:
     ----------
     name : str
         `MEAN_OF_FEATURES` for a tilt; "logistic coefficients" for a logistic log ratio.
-    value : ndarray, shape (k,)
-        The noisy statistic: for a tilt, the mean of the features over the private rows; for a tilt in stages, that of
-        the last stage, combined with the information of the earlier stages.
-    noise : NoiseDistribution
-        Distribution of the noise in ``value``.
+    value, noise : ndarray, shape (k,), and NoiseDistribution
+        The noisy statistic and its noise: for a tilt, the mean of the features over the private rows; for a tilt in
+        stages, that of the last stage, combined with the information of the earlier stages.
     sensitivity : float
         Largest change of the exact statistic between adjacent tables, in the norm of the mechanism.
     features : FeatureMap, RowFeatures or None
         For a tilt, the map whose mean was measured; for a tilt in stages, the features of the synthetic rows.
     n_private : int
-        Number of private rows N (public).
+        Public number of private rows.
     held_back : Measurement, optional
         For a tilt, the noisy mean of other features that the weights do not use: the held-back test of the fit.
     coefficients : ndarray, shape (q,), optional
         For a tilt, the coefficients b of the weights ``w0_i exp(b.phi_i)``, one for each of `tilt_columns`.
-    misfit : float, default NaN
-        For a tilt in stages, mean square error of the rows before the first stage, in directions of variance one of its
-        features, minus the part explained by noise and sampling. It can be negative.
-    columns : Measurement, optional
-        For a tilt in stages, the noisy mean of the columns that its models read and of their products.
+    misfit, columns : float, default NaN, and Measurement, optional
+        For a tilt in stages, `misfit_before_tilt` of the first stage, and the noisy mean of the columns that its models
+        read and of their products.
 
     Raises
     ------
     ValueError
-        If the shapes do not match the dimension of the noise, ``held_back`` or ``columns`` has no features or a
-        different number of private rows, or the coefficients are not finite.
+        If shapes do not match, a part has no features or other private rows, or the coefficients are not finite.
 
     Examples
     --------
-    >>> import iwbayes as iw
-    >>> people = iw.datasets.simulate_table("bernoulli", 500, random_seed=1)
-    >>> private = iw.PrivateTable(people.frame, people.schema)
-    >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, for_models=["y ~ x"], progressbar=False)
     >>> measurement = release.weights.measurement
     >>> assert measurement is not None
     >>> measurement.name, measurement.noise.name, measurement.n_private
-    ('mean of features', 'gaussian', 500)
+    ('mean of features', 'gaussian', 2000)
     """
 
     name: str
@@ -195,8 +179,8 @@ class Measurement:
 def excess_over_chance(missed: Array, spread: Array, by_chance: Array) -> float:
     """Return the mean over directions of ``missed' spread^-1 missed``, minus its expectation by chance.
 
-    ``missed`` (k,) are differences of means, ``spread`` (k, k) the covariance of the features, and ``by_chance`` (k, k)
-    that of these differences due to noise and sampling alone. Directions of small variance are left out.
+    ``spread`` (k, k) is the covariance of the features, and ``by_chance`` (k, k) that of the differences of their means
+    ``missed`` (k,) due to noise and sampling alone.
     """
     values, vectors = np.linalg.eigh(symmetric(spread))
     kept = values > _LEAST_SPREAD * values[-1]
@@ -208,8 +192,8 @@ def excess_over_chance(missed: Array, spread: Array, by_chance: Array) -> float:
 def misfit_before_tilt(features: Array, shares: Array, value: Array, noise: Array, n_private: float) -> float:
     """Return the mean square error of rows before their tilt, in directions of variance one of its features (row, k).
 
-    It compares the released means ``value`` (k,), whose noise has covariance ``noise`` (k, k), with the means of the
-    rows under their shares (row,) of sum one, minus what noise and sampling explain. It can be negative.
+    It compares the released means ``value`` (k,), with noise covariance ``noise`` (k, k), with those of the rows under
+    their shares (row,) of sum one, minus what noise and sampling explain. It can be negative.
     """
     center = shares @ features
     spread = symmetric((features * shares[:, None]).T @ features - np.outer(center, center))

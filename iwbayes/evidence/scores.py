@@ -1,7 +1,6 @@
-"""Scores of named models as bounded features: interfaces that models implement, and the maps of their scores.
+"""Scores of named models, the gradients of their log likelihoods, as bounded features.
 
-Near the mode, the likelihood depends on the rows only through the mean of their p scores, the gradients of their log
-likelihoods. So p features suffice, while products of columns need about p squared over two.
+Near the mode, the likelihood depends on the rows only through the mean of their p scores. So p features suffice.
 """
 
 from __future__ import annotations
@@ -25,19 +24,13 @@ from iwbayes.utils.arrays import Array, filled, row_blocks, row_product
 from iwbayes.utils.digest import digest
 from iwbayes.utils.threads import one_blas_thread
 
-#: Largest number of rows per block, times the number of response levels if every level is scored. The fixed cost of a
-#: block is equivalent to thousands of rows.
-_CHUNK = 2**16
+_CHUNK = 2**16  # largest number of rows per block, times the number of response levels if every level is scored
 #: Directions of scores with less than this share of the largest variance are dropped. The cut is small, because each
 #: direction is a parameter, for example of a spline with nearly dependent columns.
 _CUT = 1e-9
-#: Singular values below this share of the largest count as zero, among loadings of the raw scores.
-_BACK = 1e-9
-#: Number of times that a clipped score is centred and clipped again. Each time leaves a part of the shift: about the
-#: probability of the clipped outcome.
-_CENTRINGS = 8
-#: Largest number of response levels for which the score of each level is computed.
-MOST_OUTCOMES = 16
+_BACK = 1e-9  # singular values below this share of the largest count as zero, among loadings of the raw scores
+_CENTRINGS = 8  # number of times that a clipped score is centred and clipped again
+MOST_OUTCOMES = 16  # largest number of response levels for which the score of each level is computed
 
 
 class Outcomes(NamedTuple):
@@ -49,10 +42,7 @@ class Outcomes(NamedTuple):
 
 
 class RowScores(Protocol):
-    """Scores of rows at one public point. The score of a row depends on that row only.
-
-    If a call raises an error, `ScoreMap` evaluates the rows one by one, which takes longer.
-    """
+    """Scores of rows at one public point. The score of a row depends on that row only."""
 
     def __call__(self, frame: pd.DataFrame) -> Array:
         """Return scores (row, p) of rows in canonical form: zero if the model leaves a row out, NaN if undefined."""
@@ -101,17 +91,12 @@ class ColumnScores:
         return np.concatenate([raw for _, raw in chunks])
 
     def outcomes(self, frame: pd.DataFrame) -> Outcomes:
-        """Raise a NotImplementedError, because there is no response."""
+        """Raise an error, because there is no response."""
         raise NotImplementedError
 
     def digest(self) -> str:
         """Return a digest of the columns and terms."""
         return digest("ColumnScores", self.schema.to_toml(), repr(self.terms))
-
-    def terms_of(self, schema: Schema) -> tuple[Term, ...]:
-        """Return the same terms as indices among the features of a schema that declares more columns."""
-        place = [schema.feature_names.index(name) for name in self.schema.feature_names]
-        return tuple(tuple(place[index] for index in term) for term in self.terms)
 
 
 @runtime_checkable
@@ -139,12 +124,10 @@ class ScoreModel(Protocol):
 class ScoreMap(BoundedFeatures):
     """Whitened and clipped scores of one or more models: `BoundedFeatures` of z = (s(x) - center) @ whitener.
 
-    s concatenates the scores of all models. Clipping alone biases a score: at the mode, its mean given the predictors
-    is zero, but that of the clipped score is not. If the response has few levels, this shift is therefore subtracted
-    before the row is clipped again (Künsch, Stefanski & Carroll, JASA 1989). It uses the probabilities of the model at
-    the public point, so it is a function of the row alone.
-
-    Theory: docs/theory.md#in-stages.
+    Clipping alone biases a score: at the mode, its mean given the predictors is zero, but that of the clipped score is
+    not. If the response has few levels, this shift is therefore subtracted before the row is clipped again (Künsch,
+    Stefanski & Carroll, JASA 1989). It uses the probabilities of the model at the public point, so it is a function of
+    the row alone. Theory: docs/theory.md#in-stages.
     """
 
     scores: tuple[RowScores, ...]  # of the models
@@ -153,9 +136,7 @@ class ScoreMap(BoundedFeatures):
     bound: float
     order: float = 2
     flag: bool = True
-    #: Map (k, p) from z to the centred raw scores, which `whitened` knows. An inverse of the whitener would be another
-    #: map if raw scores depend on each other, as the levels of a column do.
-    back: Any = None
+    back: Any = None  # map (k, p) from z to centred raw scores, some of them perhaps dependent
 
     def __post_init__(self) -> None:
         self._check_bound()
@@ -220,16 +201,16 @@ class ScoreMap(BoundedFeatures):
     def of_columns(self, schema: Schema) -> tuple[FeatureMap, Array] | None:
         """Return features of the columns, and U (k, r), by which their mean follows from the mean of z.
 
-        None if no columns are among the scores. The raw values of `ColumnScores` are linear in z, and the features are
-        the combinations of them for which U has orthonormal columns: independent noise of one variance stays so. They
-        are never clipped, because they describe numbers that are public already.
+        None if no columns are among the scores. The raw values of `ColumnScores` are linear in z. Features are
+        combinations with orthonormal U, which keeps noise independent; never clipped, as they describe public numbers.
         """
         last = self.scores[-1]
         if not isinstance(last, ColumnScores):
             return None
-        n_terms = len(last.terms)
+        n_terms, place = len(last.terms), [schema.feature_names.index(name) for name in last.schema.feature_names]
+        terms = tuple(tuple(place[index] for index in term) for term in last.terms)
         turned, whitener = _decomposed(self.back[:, -n_terms:])
-        found = FeatureMap(schema, last.terms_of(schema), self.center[-n_terms:], whitener, bound=1.0, flag=False)
+        found = FeatureMap(schema, terms, self.center[-n_terms:], whitener, bound=1.0, flag=False)
         return found.with_bound(found.reach), turned
 
     def digest(self) -> str:
@@ -296,8 +277,7 @@ class RowFeatures(BoundedFeatures):
         """Number of coordinates of z."""
         return self.values.shape[1] - int(self.flag)
 
-    #: Scores have no known upper bound.
-    never_clips: ClassVar[bool] = False
+    never_clips: ClassVar[bool] = False  # scores have no known upper bound
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return plain settings and arrays for a release file, which stores the schema separately."""

@@ -1,8 +1,4 @@
-"""Raw terms of a feature map: products of encoded features, with their names, ranges and values.
-
-A term is the tuple of the indices, among the schema's encoded features, that it multiplies: ``(1, 1)`` is the square of
-the second feature. Every encoded feature is within [-1, 1], and so is every term.
-"""
+"""Raw terms of a feature map: products of encoded features, with their names, ranges and values."""
 
 from __future__ import annotations
 
@@ -17,16 +13,13 @@ from iwbayes.schema import Schema
 from iwbayes.schema.columns import Column, _Numeric
 from iwbayes.utils.arrays import Array, row_blocks
 
+#: Indices of the features, all in [-1, 1], that a term multiplies: ``(1, 1)`` is the square of the second one.
 Term = tuple[int, ...]
-#: Name of a set of terms, or the terms themselves.
-Terms = str | tuple[Term, ...]
+Terms = str | tuple[Term, ...]  # name of a set of terms, or the terms themselves
 
-#: Names of sets of terms, from the richest to the poorest.
-TERMS = ("quadratic", "squares", "linear")
-#: Largest number of factors of a term.
-MAX_DEGREE = 7
-#: Largest number of raw terms that is tried: the covariance of more terms would take too long.
-MAX_RAW_TERMS = 1500
+TERMS = ("quadratic", "squares", "linear")  # names of sets of terms, from the richest to the poorest
+MAX_DEGREE = 7  # largest number of factors of a term
+MAX_RAW_TERMS = 1500  # largest number of raw terms that is tried: the covariance of more terms would take too long
 #: Largest number of raw terms of a named set that are listed at all: a file can name a set whose list fills the memory.
 _MOST_LISTED = 100_000
 _CHUNK = 8192
@@ -99,9 +92,7 @@ def raw_names(schema: Schema, terms: Terms) -> tuple[str, ...]:
 
 def raw_ranges(schema: Schema, terms: Terms) -> tuple[Array, Array]:
     """Return bounds (raw,), (raw,) of each raw term that a schema allows, exact for features of different columns."""
-    levels = [
-        rank > 0 or column.kind == "categorical" for column in schema for rank, _ in enumerate(column.feature_names)
-    ]
+    levels = [rank > 0 or c.kind == "categorical" for c in schema for rank, _ in enumerate(c.feature_names)]
     lows, highs = np.where(levels, 0.0, -0.5).tolist(), np.where(levels, 1.0, 0.5).tolist()
     ranges = []
     for term in raw_terms(schema, terms):

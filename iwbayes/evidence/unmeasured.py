@@ -1,4 +1,4 @@
-"""Unmeasured features of a feature map: products beyond its terms, as residuals on the measured terms."""
+"""Features that a map does not measure: residuals of products on its terms. The held-back test of a tilt uses some."""
 
 from __future__ import annotations
 
@@ -11,23 +11,30 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from iwbayes.evidence.feature_map import FeatureMap, moments
+from iwbayes.evidence.feature_map import FeatureMap, moments, raw_moments
 from iwbayes.evidence.scores import RowFeatures
 from iwbayes.evidence.terms import Term, Terms, feature_owners, ordered_terms, raw_chunks, raw_terms
 from iwbayes.schema import Schema
 from iwbayes.schema.columns import _Numeric
+from iwbayes.tables import SyntheticTable
 from iwbayes.utils.arrays import Array
 from iwbayes.utils.threads import one_blas_thread
 
 #: Largest number of products, which are chosen at random, and largest number of factors per product.
 _MOST_TERMS, _DEGREE = 120, 3
 #: A product is dropped if the measured terms leave less than this share of its variance; if too few directions remain,
-#: the next smaller share is used. Products of a column whose values are far from the middle of its bounds are almost
-#: linear in the measured terms.
+#: the next share is used. Products of a column with values far from the middle of its bounds are almost linear in it.
 LEFT = (1e-2, 1e-4, 1e-6, 1e-8)
 #: Directions with less than this share of the largest variance are dropped, and terms with less than this variance, in
 #: which rows of almost no weight would have huge values.
 _CUT, _NO_VARIANCE = 1e-2, 1e-12
+#: Smallest and largest number of held-back features. More of them test more directions, with more noise in each.
+HELD_BACK, MOST_HELD_BACK = 8, 64
+_NOISE_TO_SAMPLING = 10.0  # more than the smallest number are used while the noise variance is below this times 1/N
+_MOST_NUMBERS = 2**24  # most features of all synthetic rows together, in numbers; a fit keeps them in memory (128 MiB)
+_MOST_ROWS = 20_000  # largest number of synthetic rows that are used to design them
+#: Norms below this are rounding errors. The root mean square of the norms is the square root of the number of features.
+_ROUNDING = 1e-6
 
 
 @lru_cache(maxsize=16)
@@ -83,8 +90,7 @@ def residual_whitener(covariance: Array, own: NDArray[np.bool_], share_left: flo
 def unmeasured_features(frame: pd.DataFrame, features: FeatureMap | RowFeatures, shares: Array) -> Array:
     """Return features (row, k), of variance one under shares (row,), that a map does not measure.
 
-    They are residuals of products (for `RowFeatures`, of columns and products) on the features of the map, uncorrelated
-    with these and with each other. There are none if the map measures all products.
+    They are residuals of products (for `RowFeatures`, of columns and products) on the map's features, uncorrelated.
     """
     schema, values, own = features.schema, np.empty((len(frame), 0)), set[Term]()
     if isinstance(features, RowFeatures):
@@ -105,3 +111,54 @@ def unmeasured_features(frame: pd.DataFrame, features: FeatureMap | RowFeatures,
         mine = np.array([True] * values.shape[1] + [term in own for term in terms])
         whitener = residual_whitener(gram - np.outer(center, center), mine, LEFT[0])
         return np.concatenate([(raw - center) @ whitener for _, raw in blocks()])
+
+
+def number_held_back(noise_variance: float, n_private: int, n_synthetic: int) -> int:
+    """Return how many features to hold back, if the mean of a single one, of variance one, has this noise variance."""
+    # the noise of each of k features has k times this variance, because their norm is the square root of k
+    affordable = _NOISE_TO_SAMPLING / max(n_private * noise_variance, 1e-300)
+    return int(max(min(affordable, MOST_HELD_BACK, _MOST_NUMBERS / n_synthetic), HELD_BACK))
+
+
+def held_back_features(
+    synthetic: SyntheticTable, features: FeatureMap, shares: Array, number: int = HELD_BACK
+) -> FeatureMap | None:
+    """Design features that a tilt does not use: residuals of products of columns, given the tilt's terms.
+
+    They are at most ``number`` random directions of these residuals. With the weights of the rows before the tilt,
+    ``shares``, they have variance one and are uncorrelated with each other and with the tilt's terms. The bound is the
+    95 % quantile of their norms over the rows with non-zero residuals; None if there are none. All is public.
+    """
+    schema = synthetic.schema
+    own, more = raw_terms(schema, features.terms), next_terms(schema, features.terms)
+    if not more:
+        return None
+    terms = ordered_terms({*own, *more})
+    rng = np.random.default_rng(0)
+    rows = np.arange(len(synthetic))
+    if len(rows) > _MOST_ROWS:
+        rows = np.sort(rng.choice(rows, _MOST_ROWS, replace=False))
+        if not shares[rows].sum() > 0.01 * _MOST_ROWS / len(shares):  # a few other rows have most of the weight
+            rows = np.sort(np.argsort(shares)[-_MOST_ROWS:])
+    share = shares[rows] / shares[rows].sum()
+    frame = synthetic.frame.iloc[rows]
+    center, gram = raw_moments(schema, terms, frame, share)
+    with one_blas_thread():
+        covariance, mine = gram - np.outer(center, center), np.array([term in set(own) for term in terms])
+        whitener = np.empty((len(terms), 0))
+        for left in LEFT:
+            found = residual_whitener(covariance, mine, left)
+            whitener = found if found.shape[1] > whitener.shape[1] else whitener
+            if whitener.shape[1] >= HELD_BACK:
+                break
+    if not whitener.size:
+        return None
+    turn = np.linalg.qr(rng.standard_normal((whitener.shape[1], whitener.shape[1])))[0]
+    features = FeatureMap(schema, terms, center, whitener @ turn[:, :number], 1.0, order=2, flag=False)
+    norms = features.norms(frame)
+    share = np.where(norms > _ROUNDING, share, 0.0)
+    if not share.any():
+        return None
+    order = np.argsort(norms)
+    level = int(np.searchsorted(np.cumsum(share[order]), 0.95 * share.sum()))
+    return features.with_bound(float(norms[order[min(level, len(order) - 1)]]))

@@ -20,8 +20,6 @@ from iwbayes.schema import Schema
 from iwbayes.utils.arrays import Array, BoolArray
 from iwbayes.utils.warnings import IwbayesWarning
 
-_RESERVED = ("chain", "draw")
-
 
 class OtherRows(NamedTuple):
     """A design evaluated on other rows; see `Design.on`."""
@@ -55,8 +53,8 @@ class Design(DesignSpec):
     def on(self, frame: pd.DataFrame) -> OtherRows:
         """Evaluate the design on all rows of a table of the same schema, in canonical form.
 
-        Rows that are incomplete or have unknown levels get placeholder cells, so that all rows go through the same
-        arithmetic in arrays of one shape, and the numbers of a row depend on this row only, to the last bit.
+        Rows that are incomplete or have unknown levels get placeholder cells, so that the numbers of a row depend on
+        this row only, to the last bit.
         """
         used = frame[list(self.schema.names)].reset_index(drop=True)
         complete = used.notna().all(axis=1).to_numpy(copy=True)
@@ -90,23 +88,18 @@ class Design(DesignSpec):
 def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: FamilyName | Family | None) -> Design:
     """Build the response and design matrix of a formula on a table in its schema's canonical form.
 
-    Formulas ``response ~ terms`` follow the syntax of formulaic:
-
-    - interactions ``a*b`` and ``a:b``; ``C(a)`` to treat numbers as levels;
-    - transformations such as ``np.log1p(a)``, ``poly(a, 2)``, ``center(a)`` and ``scale(a)``. The last three are fitted
-      to these rows, each row counted once;
-    - ``- 1`` to drop the intercept, and ``.`` for all other columns.
-
-    Formulas may call Python functions, because the analyst writes them. If `family` is None, the declared type of the
-    response column decides (see `default_family`). An expression of columns as response is gaussian.
+    Formulas ``response ~ terms`` follow the syntax of formulaic: interactions ``a*b`` and ``a:b``; ``C(a)`` to treat
+    numbers as levels; transformations such as ``np.log1p(a)``, ``poly(a, 2)``, ``center(a)`` and ``scale(a)`` (the last
+    three are fitted to these rows, each row counted once); ``- 1`` to drop the intercept, and ``.`` for all other
+    columns. They may call Python functions, because the analyst writes them. If `family` is None, the declared type of
+    the response column decides (see `default_family`). An expression of columns as response is gaussian.
 
     Levels use treatment coding with the first declared level that occurs as the reference. Levels that never occur, and
     columns that are zero in all rows, get no coefficient, because their posterior would equal their prior. A warning
     reports these cases, and rows left out because of missing cells.
 
     Raises ValueError if formulaic cannot read the formula or a column is unknown, if the family does not allow the
-    response, if a design column is not finite, or if no row is complete. Names that ArviZ does not allow are refused
-    too: "chain", "draw", and names with a "/".
+    response, a design column is not finite, no row is complete, or ArviZ does not allow a name.
     """
     parsed = read_formula(formula, schema)
     lhs, family = _named(parsed, schema, family)
@@ -152,11 +145,7 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: Fami
 
 
 def other_rows(design: Design, frame: pd.DataFrame) -> Design:
-    """Apply a design to different rows of the same schema, in canonical form.
-
-    Rows with missing cells or levels without a coefficient are left out. Raises ValueError if no row is left, or if the
-    formula cannot be evaluated on these rows.
-    """
+    """Apply a design to different rows, without those with missing cells or levels without a coefficient."""
     with design.refusals():
         found = design.on(frame)
     rows = np.flatnonzero(found.known)
@@ -266,7 +255,7 @@ def _matrix(parsed: Any, frame: pd.DataFrame) -> tuple[Array, tuple[Term, ...], 
 
 def _check_names(response: str, terms: tuple[Term, ...]) -> None:
     for name in (response, *(term.name for term in terms)):
-        if name in _RESERVED:
+        if name in ("chain", "draw"):
             raise ValueError(
                 f"a variable must not be called {name!r}, because ArviZ uses this name. Rename the column."
             )

@@ -40,7 +40,7 @@ class DesignSpec:
     """The evaluated formula of a regression: it computes the design matrix of any rows, and names each coefficient.
 
     The parameters theta, shape (p,), are the coefficients, by column of the design matrix and then by linear predictor,
-    followed by the auxiliary parameter in unconstrained space (the logarithm of sigma), if the family has one.
+    followed by the auxiliary parameter in unconstrained space, if the family has one.
     """
 
     formula: str
@@ -152,11 +152,7 @@ class DesignSpec:
         return _draws(posterior[self.auxiliary])[:, 0]
 
     def matrix(self, frame: pd.DataFrame) -> Array:
-        """Return the design matrix, shape (row, column), of a table that `ready` returned.
-
-        Raises ValueError if the formula cannot be evaluated on these rows, if a column is not finite, or if one without
-        a coefficient is not zero.
-        """
+        """Return the design matrix, shape (row, column), of a table that `ready` returned, or raise a ValueError."""
         with self.refusals():
             x, others = self.columns_of(frame)
         for name, column in {**dict(zip(self.columns, x.T, strict=True)), **others}.items():

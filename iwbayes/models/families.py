@@ -1,9 +1,8 @@
 """Families of regressions: densities, means, derivatives and random draws in plain numpy.
 
 ``eta`` has shape (predictor, ...), with one linear predictor, or for ``categorical`` one per level except the first.
-``aux`` is the auxiliary parameter in PyMC's unconstrained space (gaussian: the logarithm of sigma), if there is one.
-Derivatives are with respect to the predictors and then `aux`. Means have shape (outcome, ...), with one outcome, or for
-``categorical`` the probability of each level, reference first.
+``aux`` is the auxiliary parameter in PyMC's unconstrained space (gaussian: log sigma), if any. Derivatives are by the
+predictors and then `aux`. Means have shape (outcome, ...): one, or for ``categorical`` the probability of each level.
 """
 
 from __future__ import annotations
@@ -54,8 +53,7 @@ class NamedFamily:
 class Family(NamedFamily):
     """A family of regressions, with linear predictors eta (predictor, ...) and an auxiliary parameter aux.
 
-    Canonical families have the log density sum_k T_k(y) eta_k - A(eta) + c(y), and set `cumulant` to A. Other families
-    set `derivatives` instead.
+    Canonical families have the log density sum_k T_k(y) eta_k - A(eta) + c(y). Others set `derivatives`.
     """
 
     log_density: Callable[[Array, Array, Any], Array]  # (eta, y (...), aux) -> (...), with all constants
@@ -69,8 +67,7 @@ class Family(NamedFamily):
     derivatives: tuple[Callable[..., Array], Callable[..., Array]] | None = None  # functions for `score` and `hessian`
     auxiliary: str | None = None  # name of the auxiliary parameter, None if there is none
     ratio: str | None = None  # name of exp(coefficient), such as "odds ratio"; None if it is not a ratio
-    # whether the response is continuous: it may be an expression, and the Gram matrix may replace the rows
-    continuous: bool = False
+    continuous: bool = False  # the response may be an expression, and the Gram matrix may replace the rows
     by_level: bool = False  # whether each level of the response except the first has its own linear predictor
 
     def score(self, eta: Array, y: Array, aux: Any) -> Array:
@@ -110,10 +107,10 @@ def default_family(column: Column) -> FamilyName:
     return "gaussian"
 
 
-def _describe(column: Column) -> str:
-    if isinstance(column, Binary | Categorical):
-        return f"{type(column).__name__} with levels {list(column.levels)!r}"
-    return f"{type(column).__name__} in [{column.lower}, {column.upper}]"  # type: ignore[attr-defined]
+def _describe(column: Any) -> str:
+    has_levels = isinstance(column, Binary | Categorical)
+    values = f"with levels {list(column.levels)!r}" if has_levels else f"in [{column.lower}, {column.upper}]"
+    return f"{type(column).__name__} {values}"
 
 
 def _suggest(column: Column) -> str:
@@ -139,10 +136,8 @@ _OTHER_NAMES = dict.fromkeys(("logistic", "logit"), "bernoulli") | {
     "Gamma": "gamma",
 }
 
-# exp() is capped at this exponent. Sums stay finite, and exp(600) is far larger than any count.
-_LARGEST_EXPONENT = 600.0
-# numpy's Poisson sampler accepts means up to about 9.2e18
-_LARGEST_MEAN = 1e18
+_LARGEST_EXPONENT = 600.0  # exp() is capped at this exponent; sums stay finite, and exp(600) exceeds any count
+_LARGEST_MEAN = 1e18  # numpy's Poisson sampler accepts means up to about 9.2e18
 
 
 def get_family(family: str | Family) -> Family:
@@ -177,8 +172,7 @@ def _bernoulli_cumulant(eta: Array) -> Array:
     if eta.size and np.max(eta) > _LARGEST_EXPONENT:
         return _softplus(eta)
     # log1p(exp(eta)) is exact below the overflow, and overwriting eta twice is twice as fast as the stable form
-    np.exp(eta, out=eta)
-    return np.log1p(eta, out=eta)
+    return np.log1p(np.exp(eta, out=eta), out=eta)
 
 
 _BERNOULLI = Family(

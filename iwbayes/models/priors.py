@@ -1,7 +1,4 @@
-"""Priors of regressions: default scales from the weighted design, and log densities in plain numpy.
-
-See :mod:`iwbayes.analyst.regression.model` for a description of the default priors.
-"""
+"""Priors of regressions: default scales (see `iwbayes.analyst.regression.model`) and log densities in numpy."""
 
 from __future__ import annotations
 
@@ -21,16 +18,12 @@ from iwbayes.utils.arrays import Array, row_blocks, symmetric
 #: (draw, size), and gradient (size,) and Hessian (size, size) at one point.
 Density = tuple[Callable[[Array], Array], Callable[[Array], tuple[Array, Array]]]
 
-#: Degrees of freedom of the HalfStudentT prior of sigma.
-SIGMA_DOF = 4.0
-#: Standard deviation of a default prior, for a coefficient of a column of scale 1 and a response of scale 1.
-SCALE = 2.5
+SIGMA_DOF = 4.0  # degrees of freedom of the HalfStudentT prior of sigma
+SCALE = 2.5  # standard deviation of a default prior, for a coefficient of a column of scale 1 and a response of scale 1
 #: Combinations of columns of unit variance with less than this share of the largest variance do not vary.
 _COLLINEAR = 1e-11
-#: Size of one block of rows, in numbers.
-_BLOCK_NUMBERS = 2**20
-#: Standard deviation of a balanced column of zeros and ones.
-_HALF_OF_THE_ROWS = 0.5
+_BLOCK_NUMBERS = 2**20  # in a block of rows
+_HALF_OF_THE_ROWS = 0.5  # standard deviation of a balanced column of zeros and ones
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,10 +60,8 @@ def response_scale(y: Array, share: Array) -> tuple[float, float]:
 def column_scales(x: Array, share: Array, terms: Sequence[slice]) -> tuple[Array, Array]:
     """Return the means and scales, each (column,), of the columns x (row, column) of a design.
 
-    The scale of a column is the standard deviation that is left when the other columns are given; see
-    `iwbayes.analyst.regression.model`. With these scales the default priors have at most ``p / 2.5**2`` rows' worth of
-    information on any combination of p coefficients of a linear regression, by the inequality of Cauchy and Schwarz.
-    A column that does not vary has the scale 1.
+    The scale of a column is the standard deviation that is left given the other columns (1 if none). Default priors
+    then have at most ``p / 2.5**2`` rows' worth of information on any combination of p coefficients (Cauchy-Schwarz).
     """
     mean = share @ x
     # one column at a time, so that a large design is not copied
@@ -98,15 +89,10 @@ def _of_zeros_and_ones(column: Array) -> bool:
 
 
 class LogPrior:
-    """Joint log density of the priors in unconstrained space, without a compiled model; theta as in `DesignSpec`.
-
-    The Jacobian of the logarithm is included. Constants of the default priors are omitted. `given` replaces default
-    priors by the name of the parameter.
-    """
+    """Joint log density of the priors at theta (see `DesignSpec`); `given` replaces default priors by name."""
 
     def __init__(self, design: Design, scales: PriorScales, given: Mapping[Any, Density] = MappingProxyType({})):
-        #: Names of the parameters with a prior given by the user.
-        self.given = tuple(given)
+        self.given = tuple(given)  # names of the parameters with a prior given by the user
         self._shape = (design.x.shape[1], design.n_predictors)
         self._size = design.n_parameters
         # default priors are independent normals on linear forms of beta: forms (q, column), means and sds (q,)

@@ -30,10 +30,7 @@ class RegressionScores:
     theta: Array  # (p,)
 
     def __call__(self, frame: pd.DataFrame) -> Array:
-        """Return scores (row, p): zero in rows with missing cells, NaN in rows with a level without a coefficient.
-
-        If the schema allows missing cells, a last column is added: one in complete rows and zero in others.
-        """
+        """Return scores (row, p): zero in rows with missing cells, NaN in rows with a level without a coefficient."""
         rows = self.design.on(frame)
         return self._scores(rows, rows.y)
 
@@ -68,7 +65,7 @@ class RegressionScores:
         scores[~rows.complete] = 0.0
         scores[rows.complete & ~rows.known] = np.nan
         if any(column.missing for column in self.design.schema):
-            # the number of complete rows informs the model too, and no score contains it
+            # one in complete rows, zero in others: their number informs the model too, and no score contains it
             scores = np.column_stack([scores, rows.complete])
         return scores
 
@@ -76,9 +73,8 @@ class RegressionScores:
         """Return a digest of formula, family, layout and point."""
         design = self.design
         layout = repr((design.columns, design.levels, sorted(design.predictor_levels.items())))
-        return digest(
-            "RegressionScores", design.formula, design.family.name, design.schema.to_toml(), layout, self.theta
-        )
+        of_design = design.formula, design.family.name, design.schema.to_toml()
+        return digest("RegressionScores", *of_design, layout, self.theta)
 
 
 @dataclass(frozen=True)

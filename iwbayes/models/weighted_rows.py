@@ -15,12 +15,10 @@ from iwbayes.utils.arrays import MERGE_SHARE, Array, identical_rows, row_blocks
 from iwbayes.utils.newton import Maxima, maximise_many
 from iwbayes.utils.threads import one_blas_thread
 
-# Rows and draws per block, chosen so that a block stays in the processor cache.
-_BLOCK_ROWS, _BLOCK_DRAWS = 512, 256
+_BLOCK_ROWS, _BLOCK_DRAWS = 512, 256  # rows and draws per block, which then stays in the processor cache
 # Size of a block in sums of derivatives, in numbers, with bounds on its rows; rows per block of a Gram matrix.
 _BLOCK_NUMBERS, _LEAST_ROWS, _MOST_ROWS, _GRAM_ROWS = 2**17, 64, 4096, 8192
-# With this many weight vectors or more, it is cheaper to compute the products of columns once and reuse them.
-_MANY = 4
+_MANY = 4  # from this many weight vectors on, it is cheaper to compute the products of columns once
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,10 +93,7 @@ class WeightedRows:
         return float(value), gradient, hessian
 
     def values(self, theta: Array) -> Array:
-        """Return the weighted log likelihood at each theta (draw, p), shape (draw,).
-
-        Canonical families omit constants that depend on the response only.
-        """
+        """Return the weighted log likelihood at each theta (draw, p), shape (draw,); canonical families omit c(y)."""
         x, y, family = self.design.x, self.design.y, self.design.family
         shape = (x.shape[1], self.design.n_predictors)
         beta = theta[:, : shape[0] * shape[1]].reshape(-1, *shape)
@@ -127,84 +122,60 @@ def derivatives_each(each: Sequence[WeightedRows], theta: Array) -> tuple[Array,
 
     Each is evaluated at its own row of theta (likelihood, p). If all have one design, one pass over its rows is enough.
     """
-    design = each[0].design
+    design, family = each[0].design, each[0].design.family
     if any(rows.design is not design for rows in each):
         found = [derivatives_each([rows], point[None]) for rows, point in zip(each, theta, strict=True)]
         values, gradients, hessians = (np.concatenate(parts) for parts in zip(*found, strict=True))
         return values, gradients, hessians
-    sums = _Sums(design, theta)
-    for block in row_blocks(len(design.y), sums.block_rows):
-        sums.add(block, np.stack([rows.weights[block] for rows in each], axis=1))
-    return sums.result()
-
-
-class _Sums:
-    """Sums over the rows of one design, for several weight vectors, each with its own row of theta (draw, p)."""
-
-    def __init__(self, design: Design, theta: Array) -> None:
-        self._design, self._aux = design, theta[:, -1]
-        m, c, k = len(theta), design.x.shape[1], design.n_predictors
-        # the coefficients of all draws are adjacent, so one product gives all predictors
-        self._beta = np.ascontiguousarray(theta[:, : c * k].reshape(m, c, k).transpose(1, 2, 0)).reshape(c, k * m)
-        self._value = np.zeros(m)
-        self._first, self._cross = np.zeros((k, c, m)), np.zeros((k, c, m))
-        self._own = np.zeros((2, m))  # first and second derivative with respect to the auxiliary parameter
-        self._pairs = np.triu_indices(c) if m >= _MANY else None
-        width = c * (c + 1) // 2 if self._pairs else c * c
-        self._second = {(a, b): np.zeros((width, m)) for a in range(k) for b in range(a, k)}
-        width = (len(self._pairs[0]) if self._pairs else 0) + (3 + 2 * k + k * k) * m + c
-        self.block_rows = min(max(_BLOCK_NUMBERS // width, _LEAST_ROWS), _MOST_ROWS)
-
-    def add(self, rows: slice, weights: Array) -> None:
-        """Add a block of rows with weights (row, draw)."""
-        family, k = self._design.family, self._design.n_predictors
-        x, y = self._design.x[rows], self._design.y[rows, None]
-        eta = np.ascontiguousarray((x @ self._beta).reshape(len(x), k, -1).transpose(1, 0, 2))
-        self._value += (family.log_density(eta, y, self._aux) * weights).sum(axis=0)
-        score = family.score(eta, y, self._aux) * weights
-        second = family.hessian(eta, y, self._aux) * weights
-        self._first += x.T @ score[:k]
+    m, c, k, p = len(theta), design.x.shape[1], design.n_predictors, design.n_parameters
+    n, aux = c * k, theta[:, -1]
+    # the coefficients of all likelihoods are adjacent, so one product gives all predictors
+    beta = np.ascontiguousarray(theta[:, :n].reshape(m, c, k).transpose(1, 2, 0)).reshape(c, k * m)
+    value, first, cross = np.zeros(m), np.zeros((k, c, m)), np.zeros((k, c, m))
+    own = np.zeros((2, m))  # first and second derivative with respect to the auxiliary parameter
+    pairs = np.triu_indices(c) if m >= _MANY else None
+    second = {(a, b): np.zeros((len(pairs[0]) if pairs else c * c, m)) for a in range(k) for b in range(a, k)}
+    width = (len(pairs[0]) if pairs else 0) + (3 + 2 * k + k * k) * m + c
+    for block in row_blocks(len(design.y), min(max(_BLOCK_NUMBERS // width, _LEAST_ROWS), _MOST_ROWS)):
+        x, y = design.x[block], design.y[block, None]
+        weights = np.stack([rows.weights[block] for rows in each], axis=1)
+        eta = np.ascontiguousarray((x @ beta).reshape(len(x), k, -1).transpose(1, 0, 2))
+        value += (family.log_density(eta, y, aux) * weights).sum(axis=0)
+        score = family.score(eta, y, aux) * weights
+        curvature = family.hessian(eta, y, aux) * weights
+        first += x.T @ score[:k]
         columns = np.ascontiguousarray(x.T)
-        products = None if self._pairs is None else columns[self._pairs[0]] * columns[self._pairs[1]]
-        for (a, b), total in self._second.items():
+        products = None if pairs is None else columns[pairs[0]] * columns[pairs[1]]
+        for (a, b), total in second.items():
             if products is not None:
-                total += products @ second[a, b]
+                total += products @ curvature[a, b]
             else:
-                total += np.stack([((columns * one) @ x).ravel() for one in second[a, b].T], axis=1)
-        if self._design.auxiliary:
-            self._own[0] += score[k].sum(axis=0)
-            self._own[1] += second[k, k].sum(axis=0)
-            self._cross += x.T @ second[:k, k]
-
-    def result(self) -> tuple[Array, Array, Array]:
-        """Return values (draw,), gradients (draw, p) and Hessians (draw, p, p)."""
-        design, m = self._design, len(self._value)
-        c, k, p = design.x.shape[1], design.n_predictors, design.n_parameters
-        n = c * k
-        gradient, hessian = np.empty((m, p)), np.empty((m, p, p))
-        gradient[:, :n] = self._first.transpose(2, 1, 0).reshape(m, n)
-        for (a, b), total in self._second.items():
-            if self._pairs is None:
-                block = total.T.reshape(m, c, c)
-            else:
-                block, (i, j) = np.empty((m, c, c)), self._pairs
-                block[:, i, j] = block[:, j, i] = total.T
-            hessian[:, a:n:k, b:n:k] = block
-            hessian[:, b:n:k, a:n:k] = block.transpose(0, 2, 1)
+                total += np.stack([((columns * one) @ x).ravel() for one in curvature[a, b].T], axis=1)
         if design.auxiliary:
-            gradient[:, -1], hessian[:, -1, -1] = self._own
-            cross = self._cross.transpose(2, 1, 0).reshape(m, n)
-            hessian[:, :n, -1], hessian[:, -1, :n] = cross, cross
-        return self._value, gradient, hessian
+            own += score[k].sum(axis=0), curvature[k, k].sum(axis=0)
+            cross += x.T @ curvature[:k, k]
+    gradient, hessian = np.empty((m, p)), np.empty((m, p, p))
+    gradient[:, :n] = first.transpose(2, 1, 0).reshape(m, n)
+    for (a, b), total in second.items():
+        if pairs is None:
+            square = total.T.reshape(m, c, c)
+        else:
+            square, (i, j) = np.empty((m, c, c)), pairs
+            square[:, i, j] = square[:, j, i] = total.T
+        hessian[:, a:n:k, b:n:k] = square
+        hessian[:, b:n:k, a:n:k] = square.transpose(0, 2, 1)
+    if design.auxiliary:
+        gradient[:, -1], hessian[:, -1, -1] = own
+        hessian[:, :n, -1] = hessian[:, -1, :n] = cross.transpose(2, 1, 0).reshape(m, n)
+    return value, gradient, hessian
 
 
 def merge_draws(design: Design, weights: Array) -> list[WeightedRows]:
     """Compress the rows of one design under several weight vectors (draw, row), without changing the likelihoods.
 
-    Identical rows are merged into one with the sum of their weights, if enough rows are identical, and rows without
-    weight are left out; all draws share one design. In the gaussian family each draw has its own design of at most
-    column + 1 rows: with the triangular factor R of the rows sqrt(w)(x, y) and v = sum w / (number of rows of R), the
-    rows of R / sqrt(v), each with weight v, have the same Gram matrix, and so the same log likelihood.
+    Rows without weight are left out, and identical rows are merged, if there are enough; all draws share one design. In
+    the gaussian family each draw has its own design: with the triangular factor R of the rows sqrt(w)(x, y) and
+    v = sum w / (number of rows of R), the rows of R / sqrt(v), each with weight v, have the same Gram matrix.
     """
     kept = (weights > 0).any(axis=0)
     x, y = design.x, design.y
@@ -234,8 +205,7 @@ def _gram_rows(design: Design, x: Array, y: Array, w: Array) -> WeightedRows:
 def maxima(each: Sequence[WeightedRows], prior: LogPrior, starts: Array | None = None) -> Maxima:
     """Find the modes of weighted posteriors with one prior, by Newton's method from `starts` (posterior, p).
 
-    `extra` of the result has the curvatures of the weighted log likelihoods. Raises NotReachedError if it does not
-    converge.
+    `extra` of the result has the curvatures of the weighted log likelihoods. NotReachedError if it does not converge.
     """
 
     def derivatives(theta: Array, indices: NDArray[np.intp]) -> tuple[Array, Array, Array, Array]:

@@ -47,7 +47,9 @@ def encode(frame: pd.DataFrame, families: Sequence[ColumnFamily]) -> Array:
             columns.append(family.bins.codes(values).astype(np.float64))
             continue
         numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
-        numbers = numbers - family.lowest if isinstance(family, PoissonFamily) else np.clip(family.index(numbers), 0, 1)
+        numbers = (
+            numbers - family.column.lower if isinstance(family, PoissonFamily) else np.clip(family.index(numbers), 0, 1)
+        )
         columns.append(np.where(np.isnan(numbers), -1.0, numbers))
     return np.column_stack(columns)
 

@@ -17,10 +17,7 @@ class LedgerFit(Generic[Fitted]):
     """Base class of generators: `fit` checks everything, charges the ledger, and only then learns."""
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
-        """Return the events that `fit` will charge, one for each use of the private rows, in the order of charges.
-
-        They follow from public facts, epsilon (above 0) and delta (in [0, 1)) alone.
-        """
+        """Return the events that `fit` will charge, in order; they follow from public facts and the budget alone."""
         raise NotImplementedError
 
     def _prepare(self) -> None:
@@ -33,28 +30,20 @@ class LedgerFit(Generic[Fitted]):
     def fit(self, private: PrivateTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0) -> Fitted:
         """Learn from the private rows and register the fitted generator with the ledger.
 
+        The result is a new, public object, whose ``sample`` draws synthetic rows.
+
         Parameters
         ----------
-        private : PrivateTable
-        ledger : Ledger
-            Budget of these rows. The full cost is charged before any noise is drawn.
+        private, ledger : PrivateTable and Ledger
+            The rows and their budget. The full cost is charged before any noise is drawn.
         epsilon, delta : float
             The generator's part of the budget. Delta must be above 0 unless the generator is ``pure``.
 
-        Returns
-        -------
-        FittedGenerator
-            A new, public object, whose ``sample`` draws synthetic rows.
-
         Raises
         ------
-        BudgetExceeded
-            If the cost does not fit in the ledger. No noise is drawn.
-        ValueError
-            If budget or schema do not fit the settings, or if table and ledger protect different units (rows or users).
-            Nothing is charged.
-        ModuleNotFoundError
-            If the generator needs a package that is not installed.
+        BudgetExceeded, ValueError, ModuleNotFoundError
+            If the cost does not fit in the ledger, if budget or schema do not fit the settings, if table and ledger
+            protect different units (rows or users), or if a package is not installed. Nothing is charged.
         RuntimeError
             If the training diverged. The charge stays in the ledger.
         """

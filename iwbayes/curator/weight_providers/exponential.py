@@ -23,8 +23,8 @@ from iwbayes.utils.threads import one_blas_thread
 
 Features = TypeVar("Features", bound=FeatureMap | ScoreMap, covariant=True)
 
-#: Number of grid steps in a row's bound. Rows are rounded toward zero to this grid and summed as integers. With up to
-#: 2**11 features, the squares of a row sum to less than 2**63, so its norm can be checked without overflow.
+#: Number of grid steps in a row's bound. With up to 2**11 features, the squares of a row sum to less than 2**63, so its
+#: norm can be checked without overflow.
 STEPS_PER_BOUND = 2**24
 _DEFECT = (
     "the features of a private row exceed their bound. This is a bug in iwbayes; please report it. No noise was drawn."
@@ -32,17 +32,17 @@ _DEFECT = (
 
 
 class TiltDesign(NamedTuple, Generic[Features]):
-    """Public choices of a tilt: features, the noise of their mean, and their name.
-
-    ``noise_sd`` is the standard deviation in each of the k coordinates, of all stages combined. The noise ratio is
-    sqrt(k) times that, because the synthetic features have standard deviation one.
-    """
+    """Public choices of a tilt: features, the noise of their mean, and their name."""
 
     features: Features
-    noise_sd: float
-    noise_ratio: float
+    noise_sd: float  # in each of the k coordinates, of all stages combined
     terms: str
     stage_noise_sd: tuple[float, ...] = ()
+
+    @property
+    def noise_ratio(self) -> float:
+        """Total noise in units of the synthetic standard deviation, which is one for each feature."""
+        return self.noise_sd * math.sqrt(self.features.n_coordinates)
 
 
 class Tilt(Provider):
@@ -76,12 +76,10 @@ def integer_total(
 ) -> tuple[NDArray[np.int64], float]:
     """Sum bounded rows in exact integer arithmetic.
 
-    Each row from ``features.transform`` is rounded toward zero to multiples of ``step``, and its norm is checked in
-    integers. The sensitivity is therefore exact, whatever rounding happened in floating-point arithmetic before. Under
-    "replace-one" rows may also appear or vanish.
-
-    Returns the total, shape (k,), and its sensitivity in the norm of ``features.order``, both in steps. RuntimeError if
-    a row exceeds its bound, which would be a bug.
+    Each row is rounded toward zero to multiples of ``step``, and its norm is checked in integers (RuntimeError if it
+    exceeds its bound, a bug). The sensitivity is therefore exact, whatever floating-point rounding happened before.
+    Under "replace-one" rows may also appear or vanish. Returns the total, shape (k,), and its sensitivity in the norm
+    of ``features.order``, both in steps.
     """
     limit = math.ceil(features.bound / step) + 1
     high = math.ceil(features.flag_height / step) if features.flag else 0
@@ -109,8 +107,7 @@ def tilt(
     Newton's method with a line search. The problem is strictly convex. Theory: docs/theory.md#the-tilt.
 
     ``phi`` has shape (row, k) and ``target``, the noisy mean, shape (k,). ``base`` are log shares of the rows before
-    the tilt, equal by default, with sum one; Cov(phi) is computed with them. Returns log weights, base + phi b plus a
-    constant, of weights with mean one, and the coefficients b.
+    the tilt, equal by default, also for Cov(phi). Returns log weights, with mean weight one, and the coefficients b.
     """
     base = np.full(len(phi), -math.log(len(phi))) if base is None else base
     with one_blas_thread():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from numpy.typing import ArrayLike
 
@@ -40,8 +40,7 @@ class OpenFit:
 class Provider:
     """Base class of weight providers. Subclasses define settings and `events`, and make the weights in `_weigh`."""
 
-    #: Name of the noise mechanism, for weight providers that draw noise.
-    mechanism: str
+    mechanism: str  # name of the noise mechanism, for weight providers that draw noise
 
     @property
     def label(self) -> str:
@@ -54,44 +53,32 @@ class Provider:
         return self.mechanism not in ("gaussian", "dp-sgd")
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
-        """Return the events that `fit` will charge, one for each use of the private rows, in the order of charges.
-
-        They follow from public facts, epsilon (above 0) and delta (in [0, 1)) alone.
-        """
+        """Return the events that `fit` will charge, in order; they follow from public facts and the budget alone."""
         raise NotImplementedError
 
     def fit(
         self, private: PrivateTable, synthetic: SyntheticTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0
     ) -> Weights:
-        """Charge the ledger, then compute weights of the synthetic rows.
+        """Charge the ledger, then compute weights of the synthetic rows, with mean one.
 
         Parameters
         ----------
-        private : PrivateTable
-        synthetic : SyntheticTable
-            The rows to weight, under the schema of the private ones.
+        private, synthetic : PrivateTable and SyntheticTable
+            Tables under one schema. The synthetic rows get weights.
         ledger : Ledger
             Budget of the private rows. The full cost is charged before any noise is drawn.
         epsilon, delta : float
             The weight provider's part of the budget. Delta may be 0 if the weight provider is ``pure``.
 
-        Returns
-        -------
-        Weights
-            One weight per synthetic row, with mean one, in one draw unless the settings request more.
-
         Raises
         ------
-        BudgetExceeded
-            If the cost does not fit in the ledger. No noise is drawn.
-        ValueError
-            If the schemas differ, the budget is invalid, Gaussian noise is requested with delta 0, or for a reason
-            described in the class. Nothing is charged.
+        BudgetExceeded, ValueError
+            If the cost does not fit in the ledger, the schemas differ, the budget is invalid, Gaussian noise is
+            requested with delta 0, or for a reason described in the class. Nothing is charged, and no noise is drawn.
         """
         weights = self._weigh(self._open(private, synthetic, ledger, epsilon, delta))
-        # register the digest, so that these weights can be the base of other weights
         source = weights.fingerprint()
-        ledger._register(source)
+        ledger._register(source)  # these weights can then be the base of other weights
         return weights._from_source(source)
 
     def _weigh(self, fit: OpenFit) -> Weights:
@@ -140,10 +127,7 @@ class FreeProvider(Provider):
         """Always True: any delta is accepted, and none is used."""
         return True
 
-    @property
-    def reads_blocks(self) -> bool:
-        """Always True: no private row is read."""
-        return True
+    reads_blocks: ClassVar[bool] = True  # no private row is read
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
         """Return no event, because nothing is learned from private rows."""

@@ -29,15 +29,13 @@ from iwbayes.utils.arrays import Array
 #: Share of each stage in the squared privacy parameter mu. The last stage determines the weights and gets most. The
 #: shares were chosen on ten real populations; `benchmarks/populations.py` shows results for other populations.
 STAGES = (0.05, 0.20, 0.15, 0.60)
-#: Number of stages, the first ones, that also measure the means of the columns that the models use. Scores contain
-#: neither the frequency of a level nor how strongly predictors are related. If these are far off, later steps have the
-#: wrong length.
+#: Number of first stages that also measure the columns that the models use. Scores contain neither the frequency of a
+#: level nor how strongly predictors are related. If these are far off, later steps have the wrong length.
 COLUMN_STAGES = 2
 #: Largest noise standard deviation in the last of these stages with which products of the columns are measured, too.
 #: With more, the curvature would be outside its limits (see `curvature_error`), and the products only take budget.
 PRODUCT_NOISE = 0.2
-#: Largest number of columns and products, because each is a number per synthetic row while a stage is measured.
-MOST_PRODUCTS = 500
+MOST_PRODUCTS = 500  # and columns, because each is a number per synthetic row while a stage is measured
 #: The clip bound is as large as possible while the noise of a mean is below `NOISE_PART` times the sampling error of
 #: the private rows. `BOUND_RANGE` limits it, in multiples of the 95 % quantile of the synthetic norms.
 NOISE_PART, BOUND_RANGE = 0.5, (1.1, 2.5)
@@ -47,16 +45,11 @@ NOISE_PART, BOUND_RANGE = 0.5, (1.1, 2.5)
 class StagedTilt(Tilt):
     """Weights that tilt the synthetic rows to the noisy mean scores of named models, in four stages.
 
-    Each stage has three steps:
-
-    1. Fit the models to the synthetic rows, with the weights of the previous stages.
-    2. Measure the mean of the models' scores at these modes over the private rows, with noise. The scores are whitened
-       by the weighted synthetic rows, and clipped.
-    3. Tilt the weights of the previous stage to the noisy mean, combined with the measurements of previous stages.
-
-    The error of a mode decreases from stage to stage, as in Newton's method. The first two stages also measure the
-    means of the columns that the models use, and of the products of these columns if the budget allows. All stages are
-    charged before the first noise is drawn. See docs/methods.md#stagedtilt. Theory: docs/theory.md#in-stages.
+    Each stage fits the models to the synthetic rows, with the weights of the previous stages. It measures the mean of
+    the models' clipped scores at these modes over the private rows, with noise, and tilts the weights to this mean,
+    combined with previous measurements. The error of a mode decreases from stage to stage, as in Newton's method. The
+    first two stages also measure the means of the columns that the models use, and of their products if the budget
+    allows. All are charged before any noise is drawn. See docs/methods.md#stagedtilt. Theory: docs/theory.md#in-stages.
 
     Parameters
     ----------
@@ -65,22 +58,18 @@ class StagedTilt(Tilt):
 
     Raises
     ------
-    TypeError
-        If ``models`` is not a list of models.
-    ValueError
-        From `events` and `fit`, if a model does not fit the schema. Nothing is charged.
+    TypeError, ValueError
+        If ``models`` is not a list of models; from `events` and `fit`, if one does not fit the schema.
 
     Examples
     --------
-    >>> import iwbayes as iw
     >>> facts = PublicFacts(iw.Schema(iw.Binary("y"), iw.Real("x", 0, 1)), n_private=1000, n_synthetic=5000)
     >>> len(StagedTilt([iw.model("y ~ x")]).events(facts, epsilon=0.7, delta=1e-6))
     4
     """
 
     mechanism = "gaussian"
-    #: Private rows are read block by block, once for each stage.
-    reads_blocks: ClassVar[bool] = True
+    reads_blocks: ClassVar[bool] = True  # once for each stage
 
     models: Sequence[ScoreModel]
 
@@ -133,8 +122,7 @@ class StagedTilt(Tilt):
             raise ValueError("the columns of the schema must vary, because otherwise there is nothing to measure.")
         sds = [self._noise_sd(features, facts, *budget) for features, budget in zip(designs, budgets, strict=True)]
         noise_sd = sum(sd**-2 for sd in sds) ** -0.5  # of all stages combined
-        noise_ratio = noise_sd * math.sqrt(designs[-1].n_coordinates)
-        return TiltDesign(designs[-1], noise_sd, noise_ratio, f"scores of {self._named}", tuple(sds))
+        return TiltDesign(designs[-1], noise_sd, f"scores of {self._named}", tuple(sds))
 
     @property
     def _named(self) -> str:
@@ -160,10 +148,8 @@ class StagedTilt(Tilt):
         stage: int,
         budgets: Sequence[Budget],
     ) -> ScoreMap | None:
-        """Return whitened scores of all models that have a mode under ``shares``, or None if no model has one.
-
-        An early stage also measures the columns, and their products if the last early stage has little enough noise.
-        """
+        """Return whitened scores of all models that have a mode under ``shares``, or None if no model has one."""
+        # an early stage also measures the columns, and their products if the last early stage has little enough noise
         scores: list[RowScores] = []
         for fit in fitters:
             with suppress(Exception):  # a model without a mode may have one after the next stage
@@ -183,8 +169,7 @@ class StagedTilt(Tilt):
     ) -> FeatureMap | ScoreMap | None:
         """Choose the features of a stage from public quantities: synthetic rows, their shares, N and the budget.
 
-        Without ``scores`` the columns are measured, because the synthetic rows have already been charged. Return None
-        if nothing can be measured: all synthetic rows are equal, or there are too many columns.
+        Without ``scores`` these are the columns. None if all synthetic rows are equal, or there are too many columns.
         """
         if not FeatureMap.varies(synthetic, "linear", shares):
             return None
@@ -214,7 +199,7 @@ class StagedTilt(Tilt):
             assert found.features is not None  # noqa: S101 - they were measured
             phi, noise = found.features.transform(synthetic.frame)[:, columns], found.noise.covariance[columns, columns]
             if stage == 0:
-                # products tell little of the error in the scores, and would make it as large as that in the relations
+                # products tell little of the error in the scores
                 axes = features.without_products() if isinstance(features, ScoreMap) else np.eye(phi.shape[1])
                 moved = (found.value[columns] @ axes, axes.T @ noise @ axes)
                 error = misfit_before_tilt(phi @ axes, shares, *moved, n)
@@ -243,9 +228,8 @@ def combined(found: Measurement, before: Array, known: float) -> tuple[Measureme
     """Combine the measurement of a stage with the estimates of the same means from previous stages.
 
     These are the means ``before``, shape (k,), with the noise variance ``known`` (inf if nothing was measured). They
-    may have errors beyond noise, because the previous stage used a different mode and bound. The weight of the new
-    measurement therefore depends on the difference (James and Stein's estimate of its mean square). It is at least the
-    weight from the two noise variances. Return the combined measurement and its noise variance.
+    may have errors beyond noise, so the new measurement's weight depends on the difference (James and Stein's estimate
+    of its mean square), and is at least that from the noise variances. Returns also the combined noise variance.
     Theory: docs/theory.md#in-stages.
     """
     columns = found.tilt_columns

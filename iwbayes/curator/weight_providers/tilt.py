@@ -23,13 +23,12 @@ from iwbayes.curator.protocols import (
     reads_blocks,
 )
 from iwbayes.curator.weight_providers.exponential import Tilt, TiltDesign, tilt
-from iwbayes.curator.weight_providers.held_back import held_back_features, number_held_back
 from iwbayes.curator.weight_providers.provider import OpenFit
 from iwbayes.evidence import FeatureMap
 from iwbayes.evidence.formulas import check_formulas, model_options
 from iwbayes.evidence.measurement import MEAN_OF_FEATURES, NOISE_TARGET, TEST_OF_FIT
 from iwbayes.evidence.terms import MAX_RAW_TERMS, TERMS, Terms, count_raw_terms
-from iwbayes.evidence.unmeasured import next_terms
+from iwbayes.evidence.unmeasured import held_back_features, next_terms, number_held_back
 from iwbayes.release.statement import Event
 from iwbayes.release.weights import Weights, kish_ess
 from iwbayes.schema import Schema
@@ -40,15 +39,13 @@ from iwbayes.utils.arrays import Array
 #: The clip bound is as large as possible while the noise of a mean is below the sampling error of the private rows.
 #: These limits are multiples of the 95 % quantile of the synthetic norms.
 CLIP_RANGE = (0.9, 1.5)
-#: Share of the held-back test in the tilt's squared privacy parameter mu. It makes the noise of the tilt 4 % larger.
-#: With "auto" there is a test only if epsilon times the number of private rows is at least `TEST_FROM`. With less, the
-#: noise of the test would hide a misfit.
+#: Share of the held-back test in the tilt's squared privacy parameter mu, and smallest product of epsilon and number of
+#: private rows with which "auto" has a test. With less, the noise of the test would hide a misfit.
 TEST_SHARE, TEST_FROM = 0.08, 1000.0
-#: A table is wide, such as images, if its columns encode to more than `WIDE` features. A tilt in so many directions
-#: would put all weight on few rows, so at most `MOST_DIRECTIONS` leading principal directions are measured.
+#: A table is wide, such as images, if its columns encode to more features than this. A tilt in so many directions would
+#: put all weight on few rows, so at most `MOST_DIRECTIONS` leading principal directions are measured.
 WIDE, MOST_DIRECTIONS = 256, 64
-#: Smallest effective number of rows of a wide table, as a share of the effective number before the tilt.
-LEAST_ESS = 0.2
+LEAST_ESS = 0.2  # smallest effective number of rows of a wide table, as a share of the effective number before the tilt
 _OPTIONS = {"auto": TERMS, "quadratic": ("quadratic",), "linear": ("linear",)}
 
 
@@ -68,10 +65,11 @@ class TiltWeights(Tilt):
 
     The tilt uses the private rows only in one noisy mean of bounded features, m = mean phi(z) + noise. The coefficients
     b minimise log mean_synthetic exp(b.phi) - b.m + b'S b/2 with S = Cov(noise) + Cov_synthetic(phi)/N. The features
-    are public functions of the schema and the synthetic rows (see `FeatureMap`).
-
-    With a ``base``, the weights are w0 exp(b.phi(x)), with w0 the weights of the base, which also whiten the features.
-    The tilt corrects the remaining error of the base. See docs/methods.md#tiltweights and docs/theory.md.
+    are public functions of the schema and the synthetic rows (see `FeatureMap`). With a ``base``, the weights are
+    w0 exp(b.phi(x)), with w0 the weights of the base. If all synthetic rows with positive base weights are equal,
+    nothing is measured, and the weights are those of the base. With users of up to tau rows, the sum of the features
+    changes by up to tau times the change of one row. It is divided by the released, noisy number of rows. See
+    docs/methods.md#tiltweights and docs/theory.md.
 
     Parameters
     ----------
@@ -82,41 +80,29 @@ class TiltWeights(Tilt):
         "linear" measures the columns, "quadratic" also their squares and products. "auto" starts with all of these. It
         drops products, then squares, until the noise ratio, sensitivity times sqrt(k) sigma(epsilon, delta)/N, is at
         most 0.5. Analyses whose scores use dropped features are reported as not calibrated.
-    base : WeightProvider, Weights or None, default None
+    base : WeightProvider or Weights, optional
         Weights before the tilt. A weight provider is fitted first, with its part of the budget. Weights must belong to
         the same synthetic rows; if this ledger has not registered them, it notes that their cost was not declared.
     base_share : float, default 0.5
         Share of epsilon, in (0, 1), for a base that is a weight provider. It gets half of delta if both need one.
     for_models : sequence of str, default ()
-        Formulas of the regressions that analysts will fit, such as ``["y ~ a + b"]``. The features are then only the
-        terms of their scores, to second order: response, predictors, products of response and predictors and, if the
-        noise ratio allows, squares and products of predictors. It needs ``features="auto"``.
+        Formulas of the regressions that analysts will fit, such as ``["y ~ a + b"]``, with the terms that
+        `iwbayes.evidence.formulas.model_terms` lists. The features are then only the terms of their scores, to second
+        order: response, predictors, products of the two and, if the noise allows, squares and products of predictors.
     test_of_fit : {"auto", True, False}, default "auto"
-        Whether to run a held-back test: it measures a few products of features that the tilt does not use, which show
-        how far the weighted rows are from the private rows in directions that the tilt does not correct. Calibrated
-        intervals account for this misfit. "auto" runs the test if the tilt's epsilon times the number of private rows,
-        divided by the rows per user, is at least 1000. The test uses 8 % of the tilt's squared privacy parameter mu,
-        which makes the tilt's noise 4 % larger. It needs Gaussian noise.
+        Whether to measure a few products of features that the tilt does not use. They show how far the weighted rows
+        are from the private rows in other directions; calibrated intervals account for this misfit. "auto" does so if
+        the tilt's epsilon times the number of private rows, divided by the rows per user, is at least 1000. This
+        held-back test makes the tilt's noise 4 % larger, and needs Gaussian noise.
 
     Raises
     ------
     TypeError, ValueError
-        If a setting has the wrong type or is outside its range. From `events` and `fit`, if a formula cannot be
-        measured, the columns encode to too many features, or base weights belong to a different number of rows.
-
-    Notes
-    -----
-    Formulas. With ``for_models``, terms may be columns, interactions, and polynomials of numeric columns up to degree
-    3: ``I(a**2)``, ``poly(a, 2)``, ``center(a)``, ``C(g)``, and ``np.log1p(a)`` of a column that is declared with that
-    transform. `events` and `fit` refuse other terms before anything is charged.
-
-    Users with up to tau rows. The sum of their features changes by up to tau times the change of one row. It is divided
-    by the released, noisy number of rows. If all synthetic rows with positive base weights are equal, nothing is
-    measured, and the weights are equal, or those of the base.
+        If a setting is invalid; from `events` and `fit`, if a formula cannot be measured, the columns encode to too
+        many features, or base weights belong to a different number of rows.
 
     Examples
     --------
-    >>> import iwbayes as iw
     >>> facts = PublicFacts(iw.Schema(iw.Binary("y")), n_private=1000, n_synthetic=5000)
     >>> [event.mechanism for event in TiltWeights(features="linear").events(facts, epsilon=0.7, delta=1e-6)]
     ['gaussian']
@@ -247,10 +233,7 @@ class TiltWeights(Tilt):
         delta: float,
         shares: Array | None = None,
     ) -> TiltDesign[FeatureMap]:
-        """Choose features and clip bound from public quantities: synthetic rows, N and the tilt's budget.
-
-        The budget is that without base and test. ``shares`` are weights of the base, equal by default, with sum one.
-        """
+        """Choose features and clip bound from public quantities: synthetic rows, their shares, N and own budget."""
         order = math.inf if self.mechanism == "cube" else 2
         options = self.options(synthetic.schema)
         if self.for_models and not FeatureMap.varies(synthetic, options[0][1], shares):
@@ -263,7 +246,7 @@ class TiltWeights(Tilt):
             features = FeatureMap.whitened(synthetic, terms, order=order, shares=shares, most=directions)
             if directions:
                 name = f"{features.n_coordinates} principal directions"
-            design = self._with_noise(features, facts, epsilon, delta, name)
+            design = TiltDesign(features, self._noise_sd(features, facts, epsilon, delta), name)
             if design.noise_ratio <= NOISE_TARGET:
                 break
         clip = float(np.clip(1 / (design.noise_sd * math.sqrt(facts.n_private)), *CLIP_RANGE))
@@ -271,7 +254,7 @@ class TiltWeights(Tilt):
         if widened.never_clips:
             # no row is ever clipped, so the flag that counts clipped rows is not needed
             widened = replace(widened, bound=widened.reach, flag=False)
-        return self._with_noise(widened, facts, epsilon, delta, name)
+        return TiltDesign(widened, self._noise_sd(widened, facts, epsilon, delta), name)
 
     def _is_wide(self, schema: Schema) -> bool:
         """Return whether the columns encode to so many features that only principal directions are measured."""
@@ -283,12 +266,6 @@ class TiltWeights(Tilt):
         """Return the features and noise of a release whose synthetic rows are like ``reference``."""
         own = self.parts(facts, epsilon=epsilon, delta=delta)
         return self.design(reference, facts, epsilon=own.epsilon, delta=own.delta)
-
-    def _with_noise(
-        self, features: FeatureMap, facts: PublicFacts, epsilon: float, delta: float, name: str
-    ) -> TiltDesign[FeatureMap]:
-        noise_sd = self._noise_sd(features, facts, epsilon, delta)
-        return TiltDesign(features, noise_sd, noise_sd * math.sqrt(features.n_coordinates), name)
 
     def _before(self, fit: OpenFit) -> None:
         n = len(fit.synthetic)
@@ -304,15 +281,14 @@ class TiltWeights(Tilt):
         base, name = self._base(fit, ledger, parts)
         shares = np.exp(base)
         if not FeatureMap.varies(synthetic, "linear", shares):
-            # no weights can change the mean of equal rows; return them, because they have already been charged
+            # no weights can change the mean of equal rows, which have already been charged
             return Weights(base, f"TiltWeights(nothing, since all synthetic rows are alike{name})")
         design = self.design(synthetic, facts, epsilon=parts.epsilon, delta=parts.delta, shares=shares)
         budget = Budget(parts.epsilon, parts.delta)
         measurement = self._measure(fit, ledger, design.features, MEAN_OF_FEATURES, budget, self.label)
         if parts.test_epsilon:
             budget = Budget(parts.test_epsilon, parts.delta)
-            # the noise in the mean of one held-back feature with bound one
-            of_one = replace(design.features, order=2, flag=False).with_bound(1.0)
+            of_one = replace(design.features, order=2, flag=False).with_bound(1.0)  # one held-back feature
             variance = self._noise_sd(of_one, facts, *budget) ** 2
             number = number_held_back(variance, facts.n_private, len(synthetic))
             held_back = held_back_features(synthetic, design.features, shares, number)

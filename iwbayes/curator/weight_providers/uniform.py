@@ -14,15 +14,7 @@ from iwbayes.release.weights import Weights
 class UniformWeights(FreeProvider):
     """Weight one for every synthetic row: an unweighted analysis, "None" in Ghalebikesabi et al. (UAI 2022).
 
-    It reads no private row and costs nothing. There are no parameters.
-
-    Examples
-    --------
-    >>> import iwbayes as iw
-    >>> from iwbayes.curator.protocols import PublicFacts
-    >>> schema = iw.Schema(iw.Real("x", 0, 1))
-    >>> UniformWeights().events(PublicFacts(schema, n_private=100, n_synthetic=500), epsilon=1.0)
-    ()
+    It reads no private row and costs nothing.
     """
 
     def _weigh(self, fit: OpenFit) -> Weights:

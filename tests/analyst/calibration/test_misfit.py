@@ -21,11 +21,10 @@ from iwbayes.analyst.criticism.weighted_sample import weighted_sample
 from iwbayes.analyst.released_tilt import OtherMeans, ReleasedTilt
 from iwbayes.curator.privacy.accounting import gaussian_multiplier, price
 from iwbayes.curator.protocols import PublicFacts
-from iwbayes.curator.weight_providers.held_back import HELD_BACK, MOST_HELD_BACK, held_back_features, number_held_back
 from iwbayes.curator.weight_providers.tilt import TEST_SHARE
 from iwbayes.evidence import FeatureMap
 from iwbayes.evidence.terms import raw_chunks, raw_terms
-from iwbayes.evidence.unmeasured import next_terms
+from iwbayes.evidence.unmeasured import HELD_BACK, MOST_HELD_BACK, held_back_features, next_terms, number_held_back
 
 SCHEMA = iw.Schema(iw.Real("x", -6, 6), iw.Real("z", -6, 6), iw.Binary("y"))
 ONE_COLUMN = iw.Schema(iw.Binary("y"))

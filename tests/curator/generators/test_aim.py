@@ -10,8 +10,7 @@ import pytest
 
 import iwbayes as iw
 from iwbayes.curator.generators.aim.aim import default_rounds
-from iwbayes.curator.generators.aim.engine import Candidates
-from iwbayes.curator.generators.aim.estimation import NoisyMarginal, combined, estimate
+from iwbayes.curator.generators.aim.engine import Candidates, NoisyMarginal, combined, estimate
 from iwbayes.curator.generators.aim.tree import Joint
 from iwbayes.curator.generators.tables.network import count_table, draw_network
 from iwbayes.curator.privacy.accounting import price

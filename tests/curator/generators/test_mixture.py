@@ -224,8 +224,8 @@ def problem(n=500, n_components=3, seed=7, pairs=True):
     bins = [ColumnBins.of(column, 6) for column in SCHEMA]
     codes = np.column_stack([b.codes(frame[b.column.name]) for b in bins])
     grouping = Grouping(tuple(group_codes(b, np.full(b.size, 1 / b.size), 4) for b in bins))
-    columns = grouping.count_columns(codes) + rng.normal(0, 3.0, grouping.code_starts[-1])
-    counts = grouping.count_pairs(codes)
+    columns = grouping.count(codes).columns + rng.normal(0, 3.0, grouping.code_starts[-1])
+    counts = grouping.count(codes).pairs[grouping.indices]
     distribution = GaussianDistribution(3.0, 1)
     noisy = Noisy(counts + rng.normal(0, 3.0, len(counts)), distribution) if pairs else None
     counted = [project_nonnegative(part, n) + 0.5 for part in np.split(columns, grouping.code_starts[1:-1])]
@@ -238,8 +238,8 @@ def problem(n=500, n_components=3, seed=7, pairs=True):
 def test_counts_equal_brute_force():
     objective, _, codes = problem()
     grouping = objective.grouping
-    columns = np.split(grouping.count_columns(codes), grouping.code_starts[1:-1])
-    pairs = grouping.tables(grouping.count_columns(codes), grouping.count_pairs(codes)).pairs
+    columns = np.split(grouping.count(codes).columns, grouping.code_starts[1:-1])
+    pairs = grouping.count(codes).pairs
     parts = [slice(a, b) for a, b in zip(grouping.starts[:-1], grouping.starts[1:], strict=True)]
     for first in range(4):
         values = [(codes[:, first] == code).sum() for code in range(len(columns[first]))]

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import iwbayes as iw
-from iwbayes.curator.generators.aim import engine, mst
+from iwbayes.curator.generators.aim import engine
 from iwbayes.curator.generators.aim.engine import Candidates
 from iwbayes.curator.generators.aim.tree import require_mbi
 from iwbayes.curator.generators.tables.counts import count_moves
@@ -185,13 +185,13 @@ def test_no_neighbour_moves_a_score_by_more_than_stated_and_some_do(adjacency, t
 @pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
 @pytest.mark.parametrize("users", [1, 4])
 def test_the_selection_has_the_sensitivity_of_its_scores(monkeypatch, adjacency, users):
-    told, exponential = [], mst.exponential
+    told, exponential = [], engine.exponential
 
     def listening(scores, *, sensitivity, **settings):
         told.append(sensitivity)
         return exponential(scores, sensitivity=sensitivity, **settings)
 
-    monkeypatch.setattr(mst, "exponential", listening)
+    monkeypatch.setattr(engine, "exponential", listening)
     facts = PublicFacts(SCHEMA, 500, 0, adjacency, users)
     private = iw.PrivateTable(frame_of(chain(500)), SCHEMA)
     ledger = iw.Ledger(1.0, 1e-6, adjacency=adjacency, noise=iw.SeededNoise(1))

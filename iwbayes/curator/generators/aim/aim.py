@@ -5,35 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import combinations
 from typing import Any, ClassVar
 
 import numpy as np
 
-from iwbayes.curator.generators.aim.engine import (
-    COLUMNS_SHARE,
-    Candidates,
-    Estimated,
-    MarginalModel,
-    Shares,
-    is_joint,
-    mu_of,
-)
-from iwbayes.curator.generators.aim.tree import Columns, Structure
+from iwbayes.curator.generators.aim.engine import COLUMNS_SHARE, Candidates, Estimated, MarginalModel, Shares, mu_of
+from iwbayes.curator.generators.aim.tree import Joint, Structure
 from iwbayes.curator.generators.ledger_fit import check_whole
 from iwbayes.curator.generators.tables.coding import RowCodes
-from iwbayes.curator.generators.tables.counts import count_event, mean_noise, measure_counts
+from iwbayes.curator.generators.tables.counts import mean_noise, measure_counts
 from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.curator.privacy.mechanisms import exponential
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.evidence.formulas import model_terms
 from iwbayes.evidence.terms import feature_owners
 from iwbayes.release.statement import Event
 from iwbayes.schema import Schema
 
-#: Largest default number of rounds.
-MOST_ROUNDS = 40
+MOST_ROUNDS = 40  # largest default number of rounds
 #: Largest number of candidate sets, and largest number for which sets of three columns are the default.
 MOST_CANDIDATES, _MOST_OF_THREE = 20_000, 5_000
 #: Largest number of candidates of a round that no clique of the junction tree contains. A random subset is used if
@@ -45,10 +34,9 @@ _MOST_APART = 300
 class AIM(MarginalModel):
     """Graphical model of marginals that are selected round by round (AIM).
 
-    First, the counts of each single column are measured, and the bins of numeric columns are grouped, as in `BayesNet`.
-    In each round, the exponential mechanism then selects a marginal of the workload that the current distribution fits
-    badly. Its counts are measured with noise, and a log-linear distribution is fitted to all noisy counts so far. See
-    docs/methods.md#aim, also for the sensitivity of scores.
+    First, single columns are measured, and the bins of numeric columns are grouped, as in `BayesNet`. In each round,
+    the exponential mechanism then selects a marginal of the workload that the current distribution fits badly. Its
+    counts are measured with noise, and a log-linear distribution is fitted to all counts. See docs/methods.md#aim.
 
     Parameters
     ----------
@@ -60,32 +48,29 @@ class AIM(MarginalModel):
     rounds : int, optional
         Number of marginals to measure. By default it follows from the numbers of rows and columns and the budget.
     max_bins : int, default 128
-        Largest number of equal-width bins of a numeric column between its bounds, at least 2.
+        Largest number of bins of a numeric column between its bounds, at least 2.
     max_cells : int, default 2_000_000
         Largest number of cells of all cliques of the junction tree together, which limits memory and time.
 
     Raises
     ------
-    ValueError
+    ValueError, ModuleNotFoundError
         If a setting is outside its range; from `events` and `fit`, if the workload names unknown columns or has more
-        than 20,000 sets with their subsets.
-    ModuleNotFoundError
-        From `events` and `fit`, if the columns may have more than 100,000 cells together and mbi is not installed.
+        than 20,000 sets with their subsets, or if more than 100,000 cells need mbi, which is not installed.
 
     References
     ----------
-    McKenna, Mullins, Sheldon & Miklau, AIM: an adaptive and iterative mechanism for differentially private synthetic
-    data, PVLDB 15(11), 2022.
+    McKenna, Mullins, Sheldon & Miklau, AIM: an adaptive and iterative mechanism, PVLDB 15(11), 2022.
 
     Examples
     --------
-    >>> import iwbayes as iw
     >>> facts = PublicFacts(iw.Schema(iw.Binary("ill"), iw.Integer("age", 0, 99)), n_private=1000, n_synthetic=0)
     >>> [event.label for event in AIM(["ill ~ age"], rounds=2).events(facts, epsilon=1.0, delta=1e-6)]
     ['AIM columns', 'AIM selection', 'AIM round 1', 'AIM round 2']
     """
 
     _name: ClassVar[str] = "AIM"
+    _release: ClassVar[str] = "AIM round {}"
 
     workload: int | Sequence[str | Sequence[str]] | None = None
     rounds: int | None = None
@@ -95,11 +80,9 @@ class AIM(MarginalModel):
     def __post_init__(self) -> None:
         check_whole(self, rounds=1, max_bins=2, max_cells=1)
         given: Any = self.workload
-        if given is None:
-            return
-        if isinstance(given, int | float | np.number):
+        if given is None or isinstance(given, int | float | np.number):
             check_whole(self, workload=1)
-            object.__setattr__(self, "workload", int(given))
+            object.__setattr__(self, "workload", None if given is None else int(given))
             return
         parts = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else ()
         sets = tuple(
@@ -118,10 +101,6 @@ class AIM(MarginalModel):
         """Return the events that `fit` will charge. Raise an error if the workload or the columns are too large."""
         self._candidates(facts.schema)
         return super().events(facts, epsilon=epsilon, delta=delta)
-
-    @classmethod
-    def _table_events(cls, shares: Shares) -> tuple[Event, ...]:
-        return tuple(count_event(f"AIM round {k}", *shares.tables, 1) for k in range(1, shares.n_selections + 1))
 
     def _n_selections(self, facts: PublicFacts, epsilon: float, delta: float) -> int:
         return self.rounds or default_rounds(facts, epsilon, delta)
@@ -146,10 +125,11 @@ class AIM(MarginalModel):
                     f"workload must name columns of the schema; the schema has no columns {absent}. Choose from "
                     f"{list(schema.names)}."
                 )
-            sets = []
+            sets, owners = [], feature_owners(schema)
             for part in self.workload:
-                if isinstance(part, str):
-                    sets += scored(part, schema)
+                if isinstance(part, str):  # the sets that the regression's scores multiply, without subsets of others
+                    terms = {frozenset(owners[i] for i in term) for term in model_terms(part, schema).second_order}
+                    sets += sorted(tuple(sorted(term)) for term in terms if not any(term < other for other in terms))
                 else:
                     sets.append(tuple(sorted({schema.names.index(name) for name in part})))
             degree = max(map(len, sets))
@@ -163,16 +143,12 @@ class AIM(MarginalModel):
         columns = tuple(sorted(found, key=lambda part: (len(part), part)))
         return Candidates(columns, tuple(sum(uses[c] for c in part) for part in columns))
 
-    def _measure(
-        self, rows: RowCodes, estimated: Estimated, ledger: Ledger, facts: PublicFacts, shares: Shares
-    ) -> None:
-        n, noise = facts.n_private, mean_noise(facts, 1, *shares.tables)
+    def _measure(self, rows: RowCodes, estimated: Estimated, ledger: Ledger, shares: Shares) -> None:
+        facts, n = estimated.facts, estimated.facts.n_private
+        noise = mean_noise(facts, 1, *shares.tables)
         # larger tables would contain little except noise
         candidates = self._candidates(facts.schema).within(estimated.sizes, 2 * n / noise)
-        select = partial(
-            exponential, sensitivity=candidates.sensitivity(facts), epsilon=shares.selection, ledger=ledger,
-            label="AIM selection",
-        )  # fmt: skip
+        select = candidates.selection(facts, shares.selection, ledger, "AIM selection")
         for k in range(1, shares.n_selections + 1):
             allowed, current = self._allowed(candidates, estimated, k), estimated.current
             scores = []
@@ -187,31 +163,19 @@ class AIM(MarginalModel):
 
     def _allowed(self, candidates: Candidates, estimated: Estimated, k: int) -> list[int]:
         """Return indices of the candidates of round k with which the junction tree stays within ``max_cells``."""
-        sizes = estimated.sizes
-        if is_joint(sizes):
+        sizes, known = estimated.sizes, [part.columns for part in estimated.measured]
+        if isinstance(estimated.current, Joint):
             return list(range(len(candidates.columns)))
-        known = [part.columns for part in estimated.measured]
         carried = Structure.of(sizes, known)
         inside = [i for i, columns in enumerate(candidates.columns) if carried.clique_of(columns)]
         apart = sorted(set(range(len(candidates.columns))) - set(inside))
         if len(apart) > _MOST_APART:  # the seed is fixed, so the subset does not depend on the private rows
             apart = sorted(np.random.default_rng(k).choice(apart, _MOST_APART, replace=False).tolist())
-        return inside + [
-            i for i in apart if Structure.of(sizes, [*known, candidates.columns[i]]).n_cells <= self.max_cells
-        ]
+        most, columns = self.max_cells, candidates.columns
+        return inside + [i for i in apart if Structure.of(sizes, [*known, columns[i]]).n_cells <= most]
 
 
 def default_rounds(facts: PublicFacts, epsilon: float, delta: float) -> int:
     """Choose the number of rounds from public numbers: more for many rows, many columns and a large budget."""
     signal = 1.5 * math.sqrt(facts.n_private * mu_of(epsilon, delta)) / 8
     return int(np.clip(round(signal * math.sqrt(len(facts.schema) / 6)), 2, min(4 * len(facts.schema), MOST_ROUNDS)))
-
-
-def scored(formula: str, schema: Schema) -> list[Columns]:
-    """List the sets of columns that a regression's scores multiply, to second order, without subsets of others.
-
-    ValueError for a formula that cannot be measured; see `model_terms`.
-    """
-    owners = feature_owners(schema)
-    found = {frozenset(owners[index] for index in term) for term in model_terms(formula, schema).second_order}
-    return sorted(tuple(sorted(part)) for part in found if not any(part < other for other in found))

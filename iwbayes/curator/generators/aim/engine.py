@@ -8,8 +8,8 @@ from functools import lru_cache, partial
 from typing import ClassVar, NamedTuple
 
 import numpy as np
+from scipy.optimize import minimize
 
-from iwbayes.curator.generators.aim.estimation import NoisyMarginal, estimate
 from iwbayes.curator.generators.aim.tree import Columns, Distribution, Joint, Potentials, Structure, Tree, require_mbi
 from iwbayes.curator.generators.ledger_fit import LedgerFit
 from iwbayes.curator.generators.tables.bins import ColumnBins, is_numeric
@@ -18,7 +18,7 @@ from iwbayes.curator.generators.tables.counts import Codes, NoisyCounts, count_e
 from iwbayes.curator.generators.tables.network import FittedNetwork
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier, largest_scale
 from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.curator.privacy.mechanisms import Budget
+from iwbayes.curator.privacy.mechanisms import Budget, exponential
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.release.statement import Event
 from iwbayes.tables import PrivateTable
@@ -26,16 +26,14 @@ from iwbayes.utils.arrays import Array
 
 #: Shares of the budget (of the squared privacy parameter mu) for single columns, at least, and for all selections.
 COLUMNS_SHARE, SELECTION_SHARE = 0.15, 0.1
-#: Largest number of cells and of columns of a joint table. Larger distributions use a junction tree.
-JOINT_CELLS, JOINT_COLUMNS = 100_000, 32
-#: Largest number of groups of bins of a numeric column.
-MOST_GROUPS = 32
+JOINT_CELLS, JOINT_COLUMNS = 100_000, 32  # most of a joint table; larger distributions use a junction tree
+MOST_GROUPS = 32  # largest number of groups of bins of a numeric column
 #: Required ratio of a cell's mean count to its mean absolute noise, for bins of single columns and for tables.
 BINS_THETA, THETA = 1.5, 8.0
-#: Scores are clipped to this absolute value, so that they fit in 64-bit integers. Real tables do not reach it.
-_LARGEST_SCORE = 2**60
-#: Weight of the shrinkage towards the uniform distribution, in rows, divided by mu and the square root of the rows.
-_PRIOR_PULL = 2.0
+_LARGEST_SCORE = 2**60  # scores are clipped to this absolute value, which real tables do not reach, to fit in 64 bits
+_PRIOR_PULL = 2.0  # weight of the shrinkage towards uniform, in rows, divided by mu and the square root of the rows
+_SINGLE_SHARE = 1e-3  # largest relaxation for single columns, because their counts are much larger than their noise
+_STEPS, _GAIN = 100, 1e-9  # largest number of optimiser steps, and the relative gain at which the optimiser stops
 
 
 class Shares(NamedTuple):
@@ -62,6 +60,14 @@ class Shares(NamedTuple):
         return cls(columns, selection, tables, n_selections, n_tables)
 
 
+class NoisyMarginal(NamedTuple):
+    """Noisy counts of a set of columns and the variances of their noise. Both arrays have one axis per column."""
+
+    columns: Columns
+    counts: Array
+    variance: Array
+
+
 class Candidates(NamedTuple):
     """Sets of columns that may be measured, with their weights in the score (docs/methods.md#aim)."""
 
@@ -74,15 +80,16 @@ class Candidates(NamedTuple):
         kept = [i for i, columns in enumerate(self.columns) if len(columns) == 1 or cells[i] <= most_cells]
         return Candidates(tuple(self.columns[i] for i in kept), tuple(self.weights[i] for i in kept))
 
-    def sensitivity(self, facts: PublicFacts) -> int:
-        """Return the largest change of a score between neighbouring tables."""
-        return max(self.weights) * count_moves(facts) * facts.rows_per_user
+    def selection(self, facts: PublicFacts, epsilon: float, ledger: Ledger, label: str) -> Callable[..., int]:
+        """Return the exponential mechanism for the largest change of a score between neighbouring tables."""
+        sensitivity = max(self.weights) * count_moves(facts) * facts.rows_per_user
+        return partial(exponential, sensitivity=sensitivity, epsilon=epsilon, ledger=ledger, label=label)
 
     def score(self, index: int, counts: Codes, expected: Array, noise: float, error: float = 0.0) -> int:
-        """Return the integer score w (|c - t|_1 - noise * cells - error) of a candidate, as `sensitivity` bounds it.
+        """Return the integer score w (|c - t|_1 - noise * cells - error) of a candidate, as `selection` expects it.
 
         c are the private counts and t the rounded, public ``expected`` ones; ``noise`` is the mean absolute noise of a
-        cell, and ``error`` the expected absolute error of ``expected``, if that is estimated from drawn rows.
+        cell, and ``error`` the expected absolute error of ``expected``.
         """
         public = np.rint(expected.ravel()).astype(np.int64)
         found = self.weights[index] * (int(np.abs(counts - public).sum()) - round(noise * len(counts) + error))
@@ -93,11 +100,10 @@ class MarginalModel(LedgerFit[FittedNetwork]):
     """Base of generators that fit a log-linear distribution to noisy marginals, which they select."""
 
     pure = True  # not a ClassVar, because the protocol `Generator` declares an instance attribute
-    #: A delta above 0 gives better results, because Gaussian noise on many counts is smaller.
-    prefers_delta: ClassVar[bool] = True
+    prefers_delta: ClassVar[bool] = True  # Gaussian noise on many counts is smaller
     reads_blocks: ClassVar[bool] = True
-    #: Name of the generator in events and of its fitted networks.
-    _name: ClassVar[str]
+    _name: ClassVar[str]  # name of the generator in events and of its fitted networks
+    _release: ClassVar[str]  # label of the k-th release of selected marginals
 
     max_bins: int
 
@@ -107,9 +113,8 @@ class MarginalModel(LedgerFit[FittedNetwork]):
         # with users, the number of groups may grow once their rows are bounded
         groups = MOST_GROUPS if facts.n_users is not None else most_groups(facts, shares)
         bins = [ColumnBins.of(column, self.max_bins) for column in facts.schema]
-        if not is_joint(
-            [min(groups, b.n_present) + b.column.missing if is_numeric(b.column) else b.size for b in bins]
-        ):
+        sizes = [min(groups, b.n_present) + b.column.missing if is_numeric(b.column) else b.size for b in bins]
+        if not is_joint(sizes):
             require_mbi()
         return self._events(shares, len(facts.schema))
 
@@ -119,12 +124,9 @@ class MarginalModel(LedgerFit[FittedNetwork]):
         if not shares.n_selections:
             return (columns,)
         selection = Event(f"{cls._name} selection", "exponential", shares.selection, count=shares.n_selections)
-        return (columns, selection, *cls._table_events(shares))
-
-    @classmethod
-    def _table_events(cls, shares: Shares) -> tuple[Event, ...]:
-        """Return the events of measuring the selected marginals."""
-        raise NotImplementedError
+        releases = range(1, shares.n_selections // shares.n_tables + 1)
+        tables = [count_event(cls._release.format(k), *shares.tables, shares.n_tables) for k in releases]
+        return (columns, selection, *tables)
 
     def _n_selections(self, facts: PublicFacts, epsilon: float, delta: float) -> int:
         raise NotImplementedError
@@ -141,11 +143,9 @@ class MarginalModel(LedgerFit[FittedNetwork]):
 
     @classmethod
     @lru_cache(maxsize=256)
-    def _scale(cls, n_columns: int, n_selections: int, epsilon: float, delta: float) -> float:
+    def _scale(cls, n_columns: int, n: int, epsilon: float, delta: float) -> float:
         """Return the largest factor of the budget for which all events together cost at most the budget."""
-        return largest_scale(
-            lambda t: cls._events(cls._split(t * epsilon, delta, n_selections), n_columns), epsilon, delta
-        )
+        return largest_scale(lambda t: cls._events(cls._split(t * epsilon, delta, n), n_columns), epsilon, delta)
 
     def _learn(
         self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
@@ -158,25 +158,24 @@ class MarginalModel(LedgerFit[FittedNetwork]):
         sizes = tuple(g.size for g in coded.groups)
         measured = [NoisyMarginal((c,), *found) for c, found in sorted(coded.measured.items())]
         pull = _PRIOR_PULL * math.sqrt(facts.n_private) * mu_of(epsilon, delta)
-        estimated = Estimated(sizes, facts.n_private, pull, measured)
+        estimated = Estimated(sizes, facts, pull, measured)
         if shares.n_selections:
-            self._measure(coded.rows, estimated, ledger, facts, shares)
+            self._measure(coded.rows, estimated, ledger, shares)
         nodes, tables = estimated.current.network()
         return FittedNetwork(self._name, facts.schema, coded.bins, coded.groups, nodes, tables, strata=True)
 
-    def _measure(
-        self, rows: RowCodes, estimated: Estimated, ledger: Ledger, facts: PublicFacts, shares: Shares
-    ) -> None:
+    def _measure(self, rows: RowCodes, estimated: Estimated, ledger: Ledger, shares: Shares) -> None:
         """Select marginals, measure them, and add them to the estimate."""
         raise NotImplementedError
 
 
 class Estimated:
-    """All noisy marginals of ``n`` rows so far, and the distribution that is estimated from them."""
+    """All noisy marginals so far, and the distribution that is estimated from them."""
 
-    def __init__(self, sizes: tuple[int, ...], n: int, prior_rows: float, measured: list[NoisyMarginal]) -> None:
-        self.sizes, self.measured = sizes, measured
-        self._n, self._prior_rows = n, prior_rows
+    def __init__(
+        self, sizes: tuple[int, ...], facts: PublicFacts, prior_rows: float, measured: list[NoisyMarginal]
+    ) -> None:
+        self.sizes, self.facts, self.measured, self._prior_rows = sizes, facts, measured, prior_rows
         self._potentials: Potentials | None = None
         self.add([], [])
 
@@ -185,16 +184,13 @@ class Estimated:
         for members, part in zip(columns, noisy, strict=True):
             shape = [self.sizes[index] for index in members]
             self.measured.append(NoisyMarginal(members, part.value.reshape(shape), np.full(shape, part.variance)))
+        of_potentials: Callable[[Potentials], Distribution] = partial(Joint.of, sizes=self.sizes)
+        if not is_joint(self.sizes):
+            known = [part.columns for part in self.measured]
+            of_potentials = partial(Tree.of, structure=Structure.of(self.sizes, known))
         self._potentials, self.current = estimate(
-            self.measured, self._n, self._distribution, self._potentials, prior_rows=self._prior_rows
+            self.measured, self.facts.n_private, of_potentials, self._potentials, prior_rows=self._prior_rows
         )
-
-    @property
-    def _distribution(self) -> Callable[[Potentials], Distribution]:
-        """Function from potentials to a distribution: a joint table if it is small, else a junction tree."""
-        if is_joint(self.sizes):
-            return partial(Joint.of, sizes=self.sizes)
-        return partial(Tree.of, structure=Structure.of(self.sizes, [part.columns for part in self.measured]))
 
 
 def is_joint(sizes: Sequence[int]) -> bool:
@@ -210,3 +206,59 @@ def most_groups(facts: PublicFacts, shares: Shares) -> int:
 def mu_of(epsilon: float, delta: float) -> float:
     """Return the approximate privacy parameter mu of a Gaussian mechanism with this budget. Pure: epsilon/4."""
     return 1 / gaussian_multiplier(epsilon, delta) if delta > 0 else epsilon / 4
+
+
+def combined(measured: Sequence[NoisyMarginal], total: float) -> list[NoisyMarginal]:
+    """Combine measurements of the same columns by their inverse variances, given the number of rows."""
+    by_columns: dict[Columns, NoisyMarginal] = {}
+    for columns, counts, variance in measured:
+        counts = counts + variance / variance.sum() * (total - counts.sum())
+        known = by_columns.get(columns)
+        if known is not None:
+            joint = 1 / (1 / known.variance + 1 / variance)
+            counts, variance = joint * (known.counts / known.variance + counts / variance), joint
+        by_columns[columns] = NoisyMarginal(columns, counts, variance)
+    return list(by_columns.values())
+
+
+def estimate(
+    measured: Sequence[NoisyMarginal],
+    total: float,
+    distribution_of: Callable[[Potentials], Distribution],
+    start: Potentials | None = None,
+    *,
+    prior_rows: float,
+) -> tuple[dict[Columns, Array], Distribution]:
+    """Estimate the distribution of ``total`` rows from noisy counts. Return its potentials and the distribution.
+
+    The estimate p minimises N KL(p | uniform) + sum_c (N p_c - y_c)**2 / (2 r_c v_c). Here y_c are the noisy counts of
+    marginal c, v_c the variances of their noise, and r_c the relaxation: ``prior_rows``/N, or less for single columns.
+    The dual problem in the potentials u is to minimise N log_sum(u) - sum u_c y_c + sum r_c v_c u_c**2 / 2. It is
+    smooth and strictly convex (Dudik, Phillips & Schapire, JMLR 8, 2007).
+    """
+    parts = combined(measured, total)
+    relaxed = prior_rows / total
+    ridges = [p.variance * (relaxed if len(p.columns) > 1 else min(_SINGLE_SHARE, relaxed)) for p in parts]
+    # approximate curvatures, so that all scaled potentials have similar sizes
+    scales = [1 / np.sqrt(np.maximum(p.counts, 0) + r + 0.5) for p, r in zip(parts, ridges, strict=True)]
+    ends = np.cumsum([p.counts.size for p in parts])[:-1]
+
+    def potentials(x: Array) -> dict[Columns, Array]:
+        pieces = zip(parts, scales, np.split(x, ends), strict=True)
+        return {p.columns: piece.reshape(scale.shape) * scale for p, scale, piece in pieces}
+
+    def dual(x: Array) -> tuple[float, Array]:
+        u = potentials(x)
+        found = distribution_of(u)
+        value, slopes = total * found.log_sum, []
+        for part, ridge, scale in zip(parts, ridges, scales, strict=True):
+            own = u[part.columns]
+            value += float(np.sum(own * (0.5 * ridge * own - part.counts)))
+            slopes.append(((total * found.marginal(part.columns) - part.counts + ridge * own) * scale).ravel())
+        return value, np.concatenate(slopes)
+
+    begin = [(start or {}).get(p.columns, np.zeros(p.counts.shape)) / s for p, s in zip(parts, scales, strict=True)]
+    options = {"maxiter": _STEPS, "ftol": _GAIN, "maxcor": 15}
+    solved = minimize(dual, np.concatenate([b.ravel() for b in begin]), jac=True, method="L-BFGS-B", options=options)
+    found = potentials(solved.x)
+    return found, distribution_of(found)

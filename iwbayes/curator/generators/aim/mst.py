@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import reduce
 from itertools import combinations
 from typing import ClassVar
 
@@ -13,62 +13,45 @@ from iwbayes.curator.generators.aim.engine import COLUMNS_SHARE, Candidates, Est
 from iwbayes.curator.generators.aim.tree import Columns
 from iwbayes.curator.generators.ledger_fit import check_whole
 from iwbayes.curator.generators.tables.coding import MAX_CELLS, RowCodes
-from iwbayes.curator.generators.tables.counts import count_event, mean_noise, measure_counts
+from iwbayes.curator.generators.tables.counts import mean_noise, measure_counts
 from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.curator.privacy.mechanisms import exponential
 from iwbayes.curator.protocols import PublicFacts
-from iwbayes.release.statement import Event
 
 
 @dataclass(frozen=True)
 class MST(MarginalModel):
     """Graphical model of single columns and of a spanning tree of pairs of columns (MST).
 
-    First, the counts of each single column are measured, and the bins of numeric columns are grouped, as in `BayesNet`.
-    The exponential mechanism then selects pairs of strongly dependent columns. Each pair connects columns that earlier
-    pairs do not connect, so the pairs become a spanning tree. Their tables are measured together, and a log-linear
-    distribution is fitted to all noisy tables. See docs/methods.md#mst.
+    First, single columns are measured, and the bins of numeric columns are grouped, as in `BayesNet`. The exponential
+    mechanism then selects pairs of strongly dependent columns. Each pair connects columns that earlier pairs do not
+    connect, so the pairs become a spanning tree. Their tables are measured together, and a log-linear distribution is
+    fitted to all noisy tables. See docs/methods.md#mst.
+
+    A pair is not a candidate if its table would contain little except noise. If only such pairs could connect two
+    parts of the tree, the parts stay independent, and a single column is selected by the same score and measured again.
 
     Parameters
     ----------
     max_bins : int, default 128
-        Largest number of equal-width bins of a numeric column between its bounds, at least 2.
+        Largest number of bins of a numeric column between its bounds, at least 2.
 
     Raises
     ------
-    ValueError
-        If a setting is outside its range.
-    ModuleNotFoundError
-        From `events` and `fit`, if the columns may have more than 100,000 cells together and mbi is not installed.
-
-    Notes
-    -----
-    A pair is not a candidate if its table would contain little except noise. If only such pairs could connect two
-    parts of the tree, the parts stay independent, and a single column is selected by the same score and measured again.
+    ValueError, ModuleNotFoundError
+        If ``max_bins`` is below 2; from `events` and `fit`, if more than 100,000 cells need mbi, which is absent.
 
     References
     ----------
-    McKenna, Miklau & Sheldon, Winning the NIST contest: a scalable and general approach to differentially private
-    synthetic data, Journal of Privacy and Confidentiality 11(3), 2021.
-
-    Examples
-    --------
-    >>> import iwbayes as iw
-    >>> facts = PublicFacts(iw.Schema(iw.Binary("ill"), iw.Integer("age", 0, 99)), n_private=1000, n_synthetic=0)
-    >>> [event.label for event in MST().events(facts, epsilon=1.0, delta=1e-6)]
-    ['MST columns', 'MST selection', 'MST pairs']
+    McKenna, Miklau & Sheldon, Winning the NIST contest, Journal of Privacy and Confidentiality 11(3), 2021.
     """
 
     _name: ClassVar[str] = "MST"
+    _release: ClassVar[str] = "MST pairs"
 
     max_bins: int = 128
 
     def __post_init__(self) -> None:
         check_whole(self, max_bins=2)
-
-    @classmethod
-    def _table_events(cls, shares: Shares) -> tuple[Event, ...]:
-        return (count_event("MST pairs", *shares.tables, shares.n_tables),)
 
     def _n_selections(self, facts: PublicFacts, epsilon: float, delta: float) -> int:
         return len(facts.schema) - 1
@@ -77,17 +60,15 @@ class MST(MarginalModel):
     def _split(cls, epsilon: float, delta: float, n_selections: int) -> Shares:
         return Shares.of(epsilon, delta, COLUMNS_SHARE, n_selections, n_selections)
 
-    def _measure(
-        self, rows: RowCodes, estimated: Estimated, ledger: Ledger, facts: PublicFacts, shares: Shares
-    ) -> None:
-        chosen = _tree(rows, estimated, ledger, facts, shares)
-        noisy = measure_counts(list(rows.count(chosen)), ledger, "MST pairs", facts, **shares.tables._asdict())
+    def _measure(self, rows: RowCodes, estimated: Estimated, ledger: Ledger, shares: Shares) -> None:
+        chosen, budget = _tree(rows, estimated, ledger, shares), shares.tables._asdict()
+        noisy = measure_counts(list(rows.count(chosen)), ledger, self._release, estimated.facts, **budget)
         estimated.add(chosen, noisy)
 
 
-def _tree(rows: RowCodes, independent: Estimated, ledger: Ledger, facts: PublicFacts, shares: Shares) -> list[Columns]:
+def _tree(rows: RowCodes, independent: Estimated, ledger: Ledger, shares: Shares) -> list[Columns]:
     """Select pairs until all columns are connected, or single columns if the noise allows no further pair."""
-    sizes, n = independent.sizes, facts.n_private
+    sizes, facts, n = independent.sizes, independent.facts, independent.facts.n_private
     noise = mean_noise(facts, shares.n_tables, *shares.tables)
     every = [columns for k in (1, 2) for columns in combinations(range(len(sizes)), k)]
     # larger tables would contain little except noise
@@ -97,10 +78,7 @@ def _tree(rows: RowCodes, independent: Estimated, ledger: Ledger, facts: PublicF
         candidates.score(index, part, n * reduce(np.multiply.outer, [alone[c] for c in columns]), noise)
         for index, (columns, part) in enumerate(zip(candidates.columns, rows.count(candidates.columns), strict=True))
     ]
-    select = partial(
-        exponential, sensitivity=candidates.sensitivity(facts), epsilon=shares.selection, ledger=ledger,
-        label="MST selection",
-    )  # fmt: skip
+    select = candidates.selection(facts, shares.selection, ledger, "MST selection")
     chosen: list[Columns] = []
     component = list(range(len(sizes)))
     for _ in range(shares.n_selections):

@@ -1,8 +1,7 @@
 """Log-linear distributions: p(x) is proportional to the exponential of a sum of potentials.
 
-They are stored as a joint table or, with too many cells for that, as marginals on a junction tree. The package mbi
-(Private-PGM) makes the tree. Messages are passed in numpy, because mbi compiles every tree again: this takes seconds
-instead of a millisecond, and hundreds of compiled trees exhaust a process's memory maps.
+They are stored as a joint table or as marginals on a junction tree, which mbi (Private-PGM) makes. Messages are passed
+in numpy, because mbi compiles every tree again: in seconds, and hundreds of them exhaust a process's memory maps.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ Columns = tuple[int, ...]
 #: Terms of the log probability of a row, by sets of columns in increasing order. Each array has one axis per column.
 Potentials = Mapping[Columns, Array]
 
-#: Number of drawn rows from which marginals across cliques are counted. Exact ones would take minutes.
-_DRAWN = 200_000
+_DRAWN = 200_000  # rows from which marginals across cliques are counted; exact ones would take minutes
 
 
 @dataclass(frozen=True)
@@ -64,10 +62,7 @@ class Joint:
 
 
 def conditional(table: Array) -> Array:
-    """Return conditional distributions of the last axis, shape (parent code, column code).
-
-    They are uniform for a parent code without probability.
-    """
+    """Return distributions of the last axis, shape (parent code, column code); uniform for a code never taken."""
     flat = table.reshape(-1, table.shape[-1]) + np.finfo(float).tiny
     return np.asarray(flat / flat.sum(axis=1, keepdims=True))
 
@@ -101,13 +96,6 @@ class Structure:
     def tree(self) -> Any:
         """The junction tree, a networkx graph of cliques."""
         return _junction_tree(self.sizes, self.cliques)
-
-    @cached_property
-    def order(self) -> tuple[Columns, ...]:
-        """Cliques in depth-first order. A clique shares columns with earlier cliques only through its parent."""
-        import networkx
-
-        return tuple(networkx.dfs_preorder_nodes(self.tree))
 
     @cached_property
     def messages(self) -> tuple[tuple[Columns, Columns], ...]:
@@ -160,10 +148,7 @@ class Tree:
         return cls(structure, sum(wholes[root] for root in structure.roots), tables)
 
     def marginal(self, columns: Columns) -> Array:
-        """Return the probabilities of a set of columns (in increasing order), with one axis per column.
-
-        They are exact if a clique contains the columns. Otherwise they are estimated from many drawn rows.
-        """
+        """Return the probabilities of a set of columns; from many drawn rows unless a clique contains the columns."""
         clique = self.structure.clique_of(columns)
         if clique is not None:
             others = tuple(axis for axis, index in enumerate(clique) if index not in columns)
@@ -184,9 +169,12 @@ class Tree:
 
     def network(self) -> tuple[tuple[Node, ...], tuple[Array, ...]]:
         """Return the columns along the tree, each given the earlier columns of its clique."""
+        import networkx
+
         nodes: list[Node] = []
         tables = []
-        for clique in self.structure.order:
+        # in depth-first order, a clique shares columns with earlier cliques only through its parent
+        for clique in networkx.dfs_preorder_nodes(self.structure.tree):
             placed = {node.column for node in nodes}
             parents = [index for index in clique if index in placed]
             for column in (index for index in clique if index not in placed):

@@ -33,10 +33,8 @@ from iwbayes.tables import PrivateTable
 from iwbayes.utils import checks
 from iwbayes.utils.arrays import Array
 
-#: Usefulness of the bins of single columns, as a share of ``theta``. It may be lower, because smoothing averages noise.
-BINS_THETA = 0.75
-#: Size of the Dirichlet prior of each parent code, in rows per standard deviation of a cell's noise.
-PRIOR_ROWS = 0.5
+BINS_THETA = 0.75  # usefulness of bins of single columns, as a share of ``theta``; smoothing averages their noise
+PRIOR_ROWS = 0.5  # size of the Dirichlet prior of each parent code, in rows per standard deviation of a cell's noise
 
 
 class _Shares(NamedTuple):
@@ -52,19 +50,17 @@ class BayesNet(LedgerFit["FittedNetwork"]):
     """Bayesian network of noisy tables (PrivBayes), for numeric and categorical columns under a public schema.
 
     It measures the distribution of each numeric column over bins, selects the parents of one column after another by
-    the exponential mechanism, and measures the table of each column with its parents. The fitted network draws a row
-    column by column. See docs/methods.md#bayesnet.
+    the exponential mechanism, and measures the table of each column with its parents. See docs/methods.md#bayesnet.
 
     Parameters
     ----------
     max_parents : int, default 2
         Largest number of parents of a column. 0 makes all columns independent.
     max_bins : int, default 128
-        Largest number of equal-width bins of a numeric column between its bounds, and of groups of bins, at least 2.
+        Largest number of bins of a numeric column between its bounds, and of groups of bins, at least 2.
     theta : float, default 2.0
-        A table is useful if its mean count per cell is at least ``theta`` times the mean absolute noise of a cell
-        (Zhang et al., section 4.3, who use 4). It determines the numbers of bins (three quarters of it), groups, and
-        parents.
+        Required ratio of a table's mean count per cell to the mean absolute noise of a cell (Zhang et al., section 4.3,
+        who use 4). It determines the numbers of bins (three quarters of it), groups, and parents.
     bins_share, structure_share : float, default 0.25 and 0.1
         Shares of epsilon for the bins and the selections; the rest is for the tables. With ``delta`` above 0, bins and
         tables are one Gaussian release, whose inverse noise variance the shares divide.
@@ -77,35 +73,30 @@ class BayesNet(LedgerFit["FittedNetwork"]):
     Notes
     -----
     Score. For a column X with parents P and N rows (public), R = |Pr[X,P] - Pr[X] Pr[P]|_1 / 2, in [0, 1]. Replacing
-    one row changes each of the empirical distributions Pr[X,P], Pr[X] and Pr[P] by at most 2/N in L1. For products p q
-    of distributions, |p'q' - p q|_1 <= |p'|_1 |q' - q|_1 + |p' - p|_1 |q|_1 <= 4/N. So R changes by at most
-    (2/N + 4/N)/2 = 3/N. Zeroing a row (it then counts nowhere) changes each distribution by 1/N and R by at most
-    1.5/N, because the distributions then sum to at most one. The code uses the integer score
-    sum |N c(x,p) - c(x) c(p)| = 2 N**2 R, with c the counts. Its sensitivities are 6N and 3N.
+    one row changes each of the empirical distributions Pr[X,P], Pr[X] and Pr[P] by at most 2/N in L1. For products,
+    |p'q' - p q|_1 <= |p'|_1 |q' - q|_1 + |p' - p|_1 |q|_1 <= 4/N. So R changes by at most (2/N + 4/N)/2 = 3/N. Zeroing
+    a row (it then counts nowhere) changes each by 1/N and R by at most 1.5/N, as the sums are then at most one. The
+    code uses the integer score sum |N c(x,p) - c(x) c(p)| = 2 N**2 R, with c the counts: sensitivities 6N and 3N.
 
     Users with up to tau rows. The number of rows is private and at most K = U tau, with U the number of users. With K
-    instead of N the distributions sum to at most one and change by at most 2 tau/K. The integer scores
-    sum |K c(x,p) - c(x) c(p)| thus change by at most 6 K tau. Counts change by tau times the change for one row.
+    instead of N the distributions sum to at most one and change by at most 2 tau/K. The integer scores thus change by
+    at most 6 K tau. Counts change by tau times the change for one row.
 
     References
     ----------
-    Zhang, Cormode, Procopiuc, Srivastava & Xiao, PrivBayes: private data release via Bayesian networks, ACM TODS 42(4),
-    2017.
+    Zhang, Cormode, Procopiuc, Srivastava & Xiao, PrivBayes: private data release via Bayesian networks, TODS 42, 2017.
 
     Examples
     --------
-    >>> import pandas as pd
-    >>> import iwbayes as iw
-    >>> schema = iw.Schema(iw.Binary("ill"), iw.Integer("age", 0, 99))
-    >>> private = iw.PrivateTable(pd.DataFrame({"ill": [0, 1] * 50, "age": range(100)}), schema)
+    >>> people = iw.datasets.simulate_table("bernoulli", 500, random_seed=1)
+    >>> private = iw.PrivateTable(people.frame, people.schema)
     >>> fitted = iw.BayesNet(max_parents=1).fit(private, iw.Ledger(1.0, 1e-6), epsilon=1.0, delta=1e-6)
     >>> len(fitted.sample(20, random_seed=1))
     20
     """
 
     pure = True  # not a ClassVar, because the protocol `Generator` declares an instance attribute
-    #: A delta above 0 gives better results, because Gaussian noise on many counts is smaller.
-    prefers_delta: ClassVar[bool] = True
+    prefers_delta: ClassVar[bool] = True  # Gaussian noise on many counts is smaller
     reads_blocks: ClassVar[bool] = True
 
     max_parents: int = 2
@@ -171,9 +162,8 @@ class BayesNet(LedgerFit["FittedNetwork"]):
         noisy = measure_counts(counts, ledger, "BayesNet tables", facts, **shares.tables._asdict())
         agreed = consistent_tables(noisy, [node.members for node in nodes], sizes, coded.measured, n)
         prior = PRIOR_ROWS * math.sqrt(noisy[0].variance)
-        tables = tuple(
-            conditional_table(t, sizes[node.column], n, prior) for t, node in zip(agreed, nodes, strict=True)
-        )
+        pairs = zip(agreed, nodes, strict=True)
+        tables = tuple(conditional_table(table, sizes[node.column], n, prior) for table, node in pairs)
         return FittedNetwork("BayesNet", schema, coded.bins, coded.groups, tuple(nodes), tables)
 
     def _structure(
@@ -183,10 +173,8 @@ class BayesNet(LedgerFit["FittedNetwork"]):
             return [Node(column, ()) for column in range(len(sizes))]
         nodes, rest = [Node(0, ())], list(range(1, len(sizes)))
         known: dict[Node, int] = {}
-        sensitivity = 3 * count_moves(facts) * facts.rows_per_user * facts.most_rows
-        select = partial(
-            exponential, sensitivity=sensitivity, epsilon=epsilon, ledger=ledger, label="BayesNet structure"
-        )
+        change = 3 * count_moves(facts) * facts.rows_per_user * facts.most_rows
+        select = partial(exponential, sensitivity=change, epsilon=epsilon, ledger=ledger, label="BayesNet structure")
         while rest:
             placed = [node.column for node in nodes]
             candidates = [
@@ -206,10 +194,8 @@ class BayesNet(LedgerFit["FittedNetwork"]):
 def parent_sets(
     placed: Sequence[int], sizes: Sequence[int], size: int, max_parents: int, cells: float
 ) -> list[tuple[int, ...]]:
-    """List sets of ``placed`` parents for which the table of a column of ``size`` codes has at most ``cells`` cells.
-
-    Subsets of such sets are left out, because R never decreases when a parent is added (Zhang et al., algorithm 5).
-    """
+    """List sets of ``placed`` parents for which the table of a column of ``size`` codes has at most ``cells`` cells."""
+    # without subsets of such sets, because R never decreases when a parent is added (Zhang et al., algorithm 5)
     useful: list[tuple[int, ...]] = []
     for count in range(min(max_parents, len(placed)), 0, -1):
         for parents in combinations(placed, count):
@@ -240,11 +226,8 @@ def structure_scores(tables: Iterable[Codes], sizes: Sequence[int], candidates: 
 
 
 def conditional_table(noisy: Array, size: int, total: float, prior: float) -> Array:
-    """Return conditional distributions, shape (parent code, column code), as posterior means under Dirichlet priors.
-
-    The prior of each parent code is worth ``prior`` rows, above 0. Its mean is the column's marginal distribution with
-    one row added to each value.
-    """
+    """Return conditional distributions, shape (parent code, column code), as posterior means under Dirichlet priors."""
+    # a prior is worth `prior` rows, above 0; its mean is the column's distribution with one row added to each value
     table = project_nonnegative(noisy, total).reshape(-1, size)
     own = (table.sum(axis=0) + 1) / (total + size)
     table = table + prior * own

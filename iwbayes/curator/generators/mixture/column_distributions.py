@@ -1,12 +1,8 @@
 """Distributions of a column within a component, with priors, and the layout of all their parameters in one vector.
 
-A family (levels, truncated normal or Poisson, with atoms at the bounds) maps unconstrained parameters, shape
-(component, parameter), to a distribution over the column's public codes, and back-propagates gradients through this
-map. It also draws values and defines the prior. Families with the same `kind` are computed together.
-
-Parameters with values in an interval are on the logit scale. All priors are Dirichlet (or beta) distributions on the
-natural scale, except those of standard deviations. On the logit scale, with the Jacobian, the log density of a
-Dirichlet distribution is the sum of pseudo-counts times log shares.
+A family maps unconstrained parameters, shape (component, parameter), to a distribution over the column's public codes,
+and back-propagates gradients. Parameters with values in an interval are on the logit scale. Their priors are Dirichlet
+(or beta) distributions: with the Jacobian, the log density is the sum of pseudo-counts times log shares.
 """
 
 from __future__ import annotations
@@ -29,22 +25,15 @@ from iwbayes.utils.arrays import Array
 #: Map from gradients by probabilities (component, code) to gradients by parameters (component, parameter).
 Pull = Callable[[Array], Array]
 
-#: Sum of the pseudo-counts of a component's levels: weak shrinkage towards the column's marginal distribution.
-LEVEL_COUNTS = 4.0
-#: Pseudo-count of each component's weight: the prior is uniform on the simplex.
-WEIGHT_COUNTS = 1.0
-#: Bound on the absolute value of logits. Larger logits change nothing and could overflow.
-LARGEST_LOGIT = 30.0
-#: Integer columns with at most this many values are treated as levels.
-FEW_VALUES = 10
-#: Largest range of an integer column with a Poisson distribution, whose probabilities are listed one by one.
-POISSON_RANGE = 1000
-#: Smallest standard deviation of a truncated normal, as a share of the width of the bounds.
-LEAST_SD = 1e-3
+LEVEL_COUNTS = 4.0  # sum of the pseudo-counts of a component's levels: weak shrinkage towards the column's marginal
+WEIGHT_COUNTS = 1.0  # pseudo-count of each component's weight: the prior is uniform on the simplex
+LARGEST_LOGIT = 30.0  # bound on the absolute value of logits; larger ones change nothing and could overflow
+FEW_VALUES = 10  # integer columns with at most this many values are treated as levels
+POISSON_RANGE = 1000  # largest range of a column with a Poisson distribution, whose probabilities are listed
+LEAST_SD = 1e-3  # smallest standard deviation of a truncated normal, as a share of the width of the bounds
 #: Prior mean and standard deviation of log(sd - LEAST_SD), with sd as a share of the width of the bounds.
 LOG_SD_MEAN, LOG_SD_SD = math.log(0.2), 1.0
-#: Upper bound of log standard deviations. The distribution is then uniform.
-LARGEST_LOG_SD = 2.0
+LARGEST_LOG_SD = 2.0  # upper bound of log standard deviations; the distribution is then uniform
 
 
 def jitter(counts: Array, rng: np.random.Generator | None) -> Array:
@@ -67,6 +56,11 @@ def dirichlet_penalty(logits: Array, counts: Array) -> tuple[float, Array]:
 class LevelFamily:
     """Any distribution over the codes, including the one for missing cells. The parameters are logits."""
 
+    #: Return the probabilities, shape (component, code), and their back-propagation.
+    distribution = staticmethod(_shares)
+    #: Return minus the Dirichlet log density on the logit scale, up to a constant, and its gradient.
+    penalty = staticmethod(dirichlet_penalty)
+
     bins: ColumnBins
 
     @property
@@ -84,17 +78,9 @@ class LevelFamily:
         """Upper bound of each parameter. The lower bound is minus `LARGEST_LOGIT`."""
         return np.full(self.n_parameters, LARGEST_LOGIT)
 
-    def distribution(self, theta: Array) -> tuple[Array, Pull]:
-        """Return the probabilities, shape (component, code), and their back-propagation."""
-        return _shares(theta)
-
     def prior(self, center: Array, n_components: int, rng: np.random.Generator | None) -> Array:
         """Return pseudo-counts of each code, shape (component, code), or with ``rng`` a random draw of them."""
         return jitter(np.tile(LEVEL_COUNTS * center, (n_components, 1)), rng)
-
-    def penalty(self, theta: Array, prior: Array) -> tuple[float, Array]:
-        """Return minus the Dirichlet log density on the logit scale, up to a constant, and its gradient."""
-        return dirichlet_penalty(theta, prior)
 
     def start(self, center: Array, n_components: int, rng: np.random.Generator) -> Array:
         """Return starting values: logits of the marginal distribution ``center`` plus random noise."""
@@ -114,25 +100,21 @@ class LevelFamily:
 class _NumericFamily:
     """Shared part of numeric families. A cell follows the distribution, equals a bound (an atom), or is missing.
 
-    ``atoms`` says whether the lower and the upper bound are atoms. The first parameters are the logits of the outcomes,
-    in the order: distribution, lower bound, upper bound, missing; none if the distribution is the only outcome.
+    The first parameters are the logits of the outcomes, in the order: distribution, lower bound, upper bound, missing;
+    none if the distribution is the only outcome.
     """
 
-    #: Number of parameters of the distribution: a location and, if there are two, the log of a standard deviation.
-    n_own: ClassVar[int]
-
+    n_own: ClassVar[int]  # parameters of the distribution: a location and, if 2, the log of a standard deviation
     bins: ColumnBins
-    atoms: tuple[bool, bool] = (False, False)
+    atoms: tuple[bool, bool] = (False, False)  # whether the lower and the upper bound are atoms
 
     @cached_property
     def column(self) -> Real | _Whole:
-        assert isinstance(self.bins.column, Real | _Whole)  # noqa: S101 - `family_of` chooses by the column
-        return self.bins.column
+        return self.bins.column  # type: ignore[no-any-return]
 
     @cached_property
     def edges(self) -> Array:
-        assert self.bins.edges is not None  # noqa: S101 - numeric columns have edges
-        return self.bins.edges
+        return self.bins.edges  # type: ignore[return-value]
 
     @cached_property
     def _unit_edges(self) -> Array:
@@ -252,8 +234,7 @@ class _NumericFamily:
 class NormalFamily(_NumericFamily):
     """Normal distribution truncated to the bounds, on the column's transformed scale. Integers are rounded.
 
-    The parameters are the logit of the mode (uniform prior) and log(sd - `LEAST_SD`) (normal prior), in units of the
-    width of the bounds. The mode is within the bounds, so that the normalising constant is never close to zero.
+    The parameters are the logit of the mode, within the bounds, and log(sd - `LEAST_SD`), with a normal prior.
     """
 
     n_own: ClassVar[int] = 2
@@ -299,11 +280,6 @@ class PoissonFamily(_NumericFamily):
     n_own: ClassVar[int] = 1
 
     @property
-    def lowest(self) -> int:
-        """Lower bound of the column, from which values are counted."""
-        return int(self.column.lower)
-
-    @property
     def width(self) -> int:
         """Largest value above the lower bound."""
         return int(self.column.upper - self.column.lower)
@@ -317,13 +293,13 @@ class PoissonFamily(_NumericFamily):
     def _present(self, theta: Array) -> tuple[Array, Pull]:
         distribution, value = self.probabilities(theta), np.arange(self.width + 1)
         # bins of integers start half a unit below their first value
-        first = np.ceil(self.edges[:-1] - self.lowest).astype(np.int64)
+        first = np.ceil(self.edges[:-1] - self.column.lower).astype(np.int64)
         by_rate = distribution * (value - distribution @ value[:, None]) * (1 - expit(theta[:, -1:]))
         slope = np.add.reduceat(by_rate, first, axis=1)
         return np.add.reduceat(distribution, first, axis=1), lambda grad: np.sum(grad * slope, axis=1, keepdims=True)
 
     def _numbers(self, theta: Array, component: Codes, rng: np.random.Generator) -> Array:
-        return self.lowest + draw_codes(self.probabilities(theta), component, rng).astype(np.float64)
+        return self.column.lower + draw_codes(self.probabilities(theta), component, rng).astype(np.float64)
 
     def _own(self, theta: Array) -> dict[str, Array]:
         return {"rate": self.width * expit(theta[..., -1])}
@@ -348,8 +324,7 @@ def truncated_normal(mode: Array, sd: Array, uniform: Array) -> Array:
     return np.clip(mode + sd * ndtri(low + uniform * (high - low)), 0.0, 1.0)
 
 
-#: Distribution of a column within a component.
-ColumnFamily = LevelFamily | NormalFamily | PoissonFamily
+ColumnFamily = LevelFamily | NormalFamily | PoissonFamily  # distribution of a column within a component
 
 
 def family_of(bins: ColumnBins, integers: str, atoms: tuple[bool, bool] = (False, False)) -> ColumnFamily:

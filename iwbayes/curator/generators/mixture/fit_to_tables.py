@@ -1,8 +1,7 @@
 """Fit a mixture of products to noisy, public tables. This module reads no private row.
 
-There is one table for each column and, over coarser groups of codes, one for each pair of columns. Let w be the
-weights of the components and q_kc the distribution of column c in component k. The mean of column c's table is
-N sum_k w_k q_kc. The mean of the table of columns c and d is N sum_k w_k q_kc q_kd'.
+With weights w of the components and distributions q_kc of column c in component k, the mean of column c's table is
+N sum_k w_k q_kc, and that of the table of columns c and d, over groups of codes, N sum_k w_k q_kc q_kd'.
 """
 
 from __future__ import annotations
@@ -25,18 +24,15 @@ from iwbayes.utils.threads import one_blas_thread
 
 #: Largest numbers of iterations: from a random start, from the best of these, and for each posterior draw.
 ITERATIONS = (500, 1000, 150)
-#: Relative change of the objective at which a search stops. The remaining change is far below one.
-TOLERANCE = 1e-7
-#: Prior standard deviation of a pair's cell, as a share of its mean under independence, if pairs are not measured.
-DEPENDENCE = 0.5
+TOLERANCE = 1e-7  # relative change of the objective at which a search stops; the remaining change is far below one
+DEPENDENCE = 0.5  # prior sd of a pair's cell, as a share of its mean under independence, if pairs are not measured
 
 
 @dataclass(frozen=True)
 class Objective:
     """Minus the log posterior density of a mixture, given noisy tables of n rows.
 
-    The count of a cell has a known variance: that of sampling n rows plus that of the noise. Sampling errors of
-    overlapping tables are treated as independent here. `posterior_draws` does not rely on this.
+    Sampling errors of overlapping tables are treated as independent here. `posterior_draws` does not rely on this.
     """
 
     layout: Layout
@@ -99,7 +95,7 @@ class Objective:
         component = draw_codes(weights[None], np.zeros(self.n, dtype=np.int64), rng)
         parts = np.split(distributions, self.grouping.code_starts[1:-1], axis=1)
         codes = np.column_stack([draw_codes(distribution, component, rng) for distribution in parts])
-        return self.grouping.tables(self.grouping.count_columns(codes), self.grouping.count_pairs(codes))
+        return self.grouping.count(codes)
 
 
 class Targets(NamedTuple):
@@ -117,10 +113,8 @@ class Targets(NamedTuple):
         simulated: Tables | None = None,
         rng: np.random.Generator | None = None,
     ) -> Targets:
-        """Return the released counts. If ``simulated`` counts are given, add a random draw of the counts' errors.
-
-        The sampling variance follows from the expected ``shares``, plus 1 to limit the weight of nearly empty cells.
-        """
+        """Return the released counts, and with ``simulated`` counts add a random draw of the counts' errors."""
+        # the sampling variance follows from the expected shares, plus 1 to limit the weight of nearly empty cells
         grouping, n = objective.grouping, objective.n
         indices = grouping.indices
         if measured.pairs is None:
@@ -176,9 +170,8 @@ def posterior_draws(
     """Draw parameters, shape (draw, parameter), by randomised maximum a posteriori.
 
     Each draw refits the counts after three random changes: the sampling error of N rows, simulated from the best fit
-    and counted in all tables, so that overlaps are accounted for; fresh noise from the released distribution; and a
-    random draw of the prior quantities. In a linear Gaussian model with the full covariance, such draws follow the
-    posterior exactly (Bardsley et al., SIAM J. Sci. Comput. 2014). Without data they follow the prior.
+    and counted in all tables; fresh noise from the released distribution; and a random draw of the prior quantities. In
+    a linear Gaussian model such draws follow the posterior exactly (Bardsley et al., SIAM J. Sci. Comput. 2014).
     """
     with one_blas_thread():
         best = best_fit(objective, measured, rng, starts=starts)

@@ -1,11 +1,8 @@
-"""Mixture: a mixture of products fitted under differential privacy, with posterior draws (Jälkö et al. 2019).
-
-The published method, "variational", is loaded from `iwbayes.paper.variational` only if the settings name it.
-"""
+"""Mixture: a mixture of products fitted under differential privacy, with posterior draws (Jälkö et al. 2019)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,8 +27,7 @@ from iwbayes.utils.arrays import Array
 from iwbayes.utils.digest import digest
 
 INTEGER_DISTRIBUTIONS = ("normal", "poisson")
-#: Default numbers of components: below `MANY_ROWS` rows, and from there on.
-COMPONENTS, MANY_ROWS = (10, 20), 10_000
+COMPONENTS, MANY_ROWS = (10, 20), 10_000  # default numbers of components: below `MANY_ROWS` rows, and from there on
 METHODS = ("moments", "variational")
 
 
@@ -43,67 +39,57 @@ class Mixture(LedgerFit["FittedMixture"]):
     distribution truncated to the bounds, on its transformed scale, and integers a rounded normal or a Poisson
     distribution. Levels and missing cells have any distribution. The priors are public and weak.
 
+    A bound of a numeric column with a clear spike becomes an atom, with a separate probability in each component. Pairs
+    are measured over groups of bins, so many that a cell's mean count exceeds its noise, or not at all if even two
+    groups per column are too many. See docs/methods.md#mixture and `posterior_draws`.
+
     Parameters
     ----------
-    n_components : int or None, default None
-        Number of components. None uses 10, or 20 for tables of at least 10,000 rows. Unneeded ones get small weights.
+    n_components : int, optional
+        Number of components; by default 10, or 20 from 10,000 rows on. Unneeded ones get small weights.
     n_draws : int, default 20
         Number of posterior draws to keep. Each draw can make one synthetic table.
     method : {"moments", "variational"}, default "moments"
-        "moments" fits the mixture to noisy tables of all columns and of all pairs of columns . "variational"
+        "moments" fits the mixture to noisy tables of all columns and of all pairs of columns. "variational"
         is the paper's inference by private gradient steps. It needs torch and a delta above 0.
     max_bins : int, default 64
         "moments": largest number of bins of a numeric column between its bounds, at least 2.
     columns_share : float, default 0.3
         "moments": share of epsilon, in (0, 1), for the tables of single columns. Pairs of columns get the rest.
     integers : {"normal", "poisson"}, default "normal"
-        Distribution of integer columns with more than 10 values (columns with fewer values are levels): a truncated
-        normal, rounded, or the paper's choice, a Poisson distribution of the value above the lower bound, truncated at
-        the upper bound. Its standard deviation, the square root of its mean, is too small for most columns: on the
-        Adult data it doubles the error. Columns with a range above 1,000 always use the normal distribution.
+        Distribution of integer columns with more than 10 values (others are levels): a truncated normal, rounded, or
+        the paper's truncated Poisson distribution above the lower bound. Its standard deviation is too small for most
+        columns: on the Adult data it doubles the error. Columns with a range above 1,000 always use the normal.
     starts : int, default 2
         "moments": number of random starts of the search for the best fit.
     steps, clip_norm, learning_rate : default 1000, 3.0 and 0.03
         "variational": number of private gradient steps with 512 expected rows each, bound on the L2 norm of a row's
         gradient, and learning rate of Adam.
-    random_seed : int or None, default None
+    random_seed : int, optional
         Seed of the starts and the draws, which are public. It never seeds privacy noise.
     progressbar : bool, default True
         Show a progress bar if standard error is a terminal.
 
     Raises
     ------
-    ValueError
-        If a setting is outside its range.
-    ModuleNotFoundError
-        From `fit` with ``method="variational"``, if torch is not installed.
-
-    Notes
-    -----
-    Each bound of a numeric column is a separate bin. A bound with a clear spike becomes an atom, with a separate
-    probability in each component. Pairs are measured over groups of bins, so many that a cell's mean count exceeds its
-    noise, or not at all if even two groups per column are too many. Dependence between three or more columns follows
-    only from the form of the mixture. See docs/methods.md#mixture and `posterior_draws`.
+    ValueError, ModuleNotFoundError
+        If a setting is outside its range; from `fit` with ``method="variational"``, if torch is not installed.
 
     References
     ----------
-    Jälkö, Lagerspetz, Haukka, Tarkoma, Honkela & Kaski, Privacy-preserving data sharing via probabilistic modeling,
-    Patterns 2(7), 2021, arXiv:1912.04439.
+    Jälkö et al., Privacy-preserving data sharing via probabilistic modeling, Patterns 2(7), 2021, arXiv:1912.04439.
 
     Examples
     --------
-    >>> import pandas as pd
-    >>> import iwbayes as iw
-    >>> schema = iw.Schema(iw.Binary("ill"), iw.Integer("age", 0, 99))
-    >>> private = iw.PrivateTable(pd.DataFrame({"ill": [0, 1] * 50, "age": range(100)}), schema)
+    >>> people = iw.datasets.simulate_table("bernoulli", 500, random_seed=1)
+    >>> private = iw.PrivateTable(people.frame, people.schema)
     >>> mixture = iw.Mixture(n_components=2, n_draws=3, progressbar=False, random_seed=1)
     >>> fitted = mixture.fit(private, iw.Ledger(1.0, 1e-6), epsilon=1.0, delta=1e-6)
     >>> [len(table) for table in fitted.sample_tables(20, 3, random_seed=1)]
     [20, 20, 20]
     """
 
-    #: A delta above 0 gives better results, because Gaussian noise on many counts is smaller.
-    prefers_delta: ClassVar[bool] = True
+    prefers_delta: ClassVar[bool] = True  # Gaussian noise on many counts is smaller
 
     n_components: int | None = None
     n_draws: int = 20
@@ -120,8 +106,8 @@ class Mixture(LedgerFit["FittedMixture"]):
 
     def __post_init__(self) -> None:
         check_whole(self, n_components=1, n_draws=1, max_bins=2, starts=1, steps=1, random_seed=0)
-        for name, known in (("method", METHODS), ("integers", INTEGER_DISTRIBUTIONS)):
-            checks.one_of(name, getattr(self, name), known)
+        checks.one_of("method", self.method, METHODS)
+        checks.one_of("integers", self.integers, INTEGER_DISTRIBUTIONS)
         checks.share("columns_share", self.columns_share, "Pairs of columns have the rest.")
         check_positive(self, "clip_norm", "learning_rate")
         if self.method == "variational":
@@ -180,14 +166,11 @@ class Mixture(LedgerFit["FittedMixture"]):
 
 @dataclass(frozen=True, eq=False)
 class FittedMixture:
-    """Posterior draws of the unconstrained parameters of a mixture of products, shape (draw, parameter). It is public.
-
-    ``layout`` has the distributions of the columns, and the positions of their parameters in a draw.
-    """
+    """Posterior draws of a mixture of products. It is public."""
 
     schema: Schema
-    layout: Layout = field(repr=False)
-    draws: Array = field(repr=False)
+    layout: Layout  # distributions of the columns, and the positions of their parameters in a draw
+    draws: Array  # unconstrained parameters, shape (draw, parameter)
 
     @property
     def n_draws(self) -> int:
@@ -201,10 +184,7 @@ class FittedMixture:
 
     @property
     def parameters(self) -> dict[str, dict[str, Array]]:
-        """Parameters of each column's distribution by name, each (draw, component) or (draw, component, level).
-
-        Those of normal distributions are before truncation, on the column's transformed scale.
-        """
+        """Parameters of columns by name, (draw, component) or (draw, component, level); normals before truncation."""
         blocks = self.layout.by_column(self.layout.split(self.draws)[1])
         return {f.bins.column.name: f.natural(block) for f, block in zip(self.layout.families, blocks, strict=True)}
 
@@ -218,9 +198,8 @@ class FittedMixture:
     ) -> list[SyntheticTable]:
         """Draw m synthetic tables of n rows, each from a different posterior draw.
 
-        Analyse each table and combine the results by the rules of Raghunathan, Reiter & Rubin (2003). The combined
-        result accounts for the sampling of the private rows and for the privacy noise. ValueError if n is below 1, or
-        if m is not between 1 and the number of posterior draws.
+        Results of separate analyses, combined by the rules of Raghunathan, Reiter & Rubin (2003), account for the
+        sampling of the private rows and for the privacy noise. ValueError if n is below 1, or m not in [1, `n_draws`].
         """
         n, rng = checks.whole("n", n), np.random.default_rng(random_seed)
         if not checks.is_whole(m) or not 1 <= m <= self.n_draws:

@@ -26,8 +26,7 @@ from iwbayes.utils.arrays import Array, IntArray
 
 #: Required ratio of a cell's mean count to its mean absolute noise, for single columns and for pairs.
 BIN_SIGNAL, CELL_SIGNAL = 4.0, 1.0
-#: Pairs are measured only if two groups per column reach this ratio.
-LEAST_SIGNAL = 1.0
+LEAST_SIGNAL = 1.0  # pairs are measured only if two groups per column reach this ratio
 #: Smallest number of bins of a numeric column (unless ``max_bins`` is smaller), and largest number of groups in pairs.
 LEAST_BINS, MAX_GROUPS = 8, 24
 
@@ -79,15 +78,12 @@ class Grouping:
         rows, columns = np.concatenate([np.zeros((2, 0), dtype=np.int64), *cells], axis=1)
         return rows, columns
 
-    def count_pairs(self, codes: Codes) -> Codes:
-        """Return exact counts of all pairs of columns over their groups, with the tables concatenated."""
+    def count(self, codes: Codes) -> Tables:
+        """Return exact counts of rows of codes, shape (row, column)."""
+        columns = np.bincount((codes + self.code_starts[:-1]).ravel(), minlength=self.code_starts[-1])
         grouped = np.column_stack([groups[codes[:, index]] for index, groups in enumerate(self.of)])
-        tables = [count_table(grouped, self.sizes, pair) for pair in combinations(range(len(self.sizes)), 2)]
-        return np.concatenate([np.zeros(0, dtype=np.int64), *tables])
-
-    def count_columns(self, codes: Codes) -> Codes:
-        """Return exact counts of all columns, concatenated."""
-        return np.bincount((codes + self.code_starts[:-1]).ravel(), minlength=self.code_starts[-1])
+        pairs = [count_table(grouped, self.sizes, pair) for pair in combinations(range(len(self.sizes)), 2)]
+        return self.tables(columns, np.concatenate([np.zeros(0, dtype=np.int64), *pairs]))
 
     def tables(self, columns: NDArray[Any], pairs: NDArray[Any]) -> Tables:
         """Arrange counts as `Tables`; the diagonal blocks of single columns are zero."""
@@ -97,13 +93,10 @@ class Grouping:
 
 
 class MeasuredCounts(NamedTuple):
-    """Released quantities: noisy counts of all columns (concatenated) and pairs, and positive marginal distributions.
-
-    Pairs are in the order of `Grouping.indices`, or None if they were not measured.
-    """
+    """Released quantities: noisy counts of all columns and pairs (concatenated), positive marginal distributions."""
 
     columns: Noisy
-    pairs: Noisy | None
+    pairs: Noisy | None  # in the order of `Grouping.indices`; None if they were not measured
     centers: tuple[Array, ...]
 
 
@@ -171,16 +164,13 @@ def group_codes(bins: ColumnBins, distribution: Array, n_groups: int) -> Codes:
 
 
 def gathers_at_bounds(bins: ColumnBins, counts: Array, variance: float) -> tuple[bool, bool]:
-    """Return whether released counts of a numeric column show spikes at its lower and at its upper bound.
-
-    There the density is more than twice the neighbouring bin's, with an excess of more than `CLEARLY` standard
-    deviations of noise and sampling.
-    """
+    """Return whether released counts of a numeric column show spikes at its lower and at its upper bound."""
     if bins.edges is None or bins.n_present < 3:
         return False, False
     found = []
     for bound, neighbour, share in bins.bounds():
         usual = share * max(counts[neighbour], 0.0)
+        # a spike has twice the neighbour's density, and exceeds it clearly, given the noise and the sampling error
         sd = math.sqrt(variance * (1 + share**2) + max(counts[bound], 0.0) + share * usual)
         found.append(bool(counts[bound] > 2 * usual and counts[bound] - usual > CLEARLY * sd))
     return found[0], found[1]

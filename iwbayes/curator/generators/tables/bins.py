@@ -5,36 +5,33 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from iwbayes.curator.generators.tables.counts import Codes, NoisyCounts
 from iwbayes.curator.generators.tables.smoothing import LEAST_BINS, smoothed_counts
-from iwbayes.schema.columns import Column, Real, _Levels, _Numeric, _Whole
+from iwbayes.schema.columns import Column, Real, _Numeric, _Whole
 from iwbayes.utils.arrays import Array
 
-#: A bound counts as a spike if its count exceeds the expected one by this many standard deviations of the noise.
-CLEARLY = 3.0
+CLEARLY = 3.0  # a bound is a spike if its count exceeds the expected one by this many standard deviations of the noise
 
 
 @dataclass(frozen=True)
 class ColumnBins:
     """Codes of one column: levels, integers or equal-width bins, and a last code for missing cells.
 
-    Each bound of a numeric column is a separate bin, of width zero if the column is real. ``edges`` are on the column's
-    transformed scale, or None for levels. Bins are right-open, except the last one, which is closed.
+    Each bound of a numeric column is a separate bin, of width zero if the column is real. Bins are right-open, except
+    the last one, which is closed.
     """
 
-    column: Column
-    edges: Array | None
+    column: Any  # a Column
+    edges: Array | None  # on the column's transformed scale; None for levels
 
     @classmethod
     def of(cls, column: Column, n_bins: int) -> ColumnBins:
-        """Make ``n_bins`` equal-width bins between the public bounds, plus one bin for each bound.
-
-        An integer column with at most ``n_bins`` values between its bounds gets one bin for each value.
-        """
+        """Make ``n_bins`` equal-width bins between the public bounds, or one per integer, plus one for each bound."""
         if isinstance(column, _Whole):
             within = column.upper - column.lower - 1
             count = max(min(within, n_bins), 1)
@@ -49,10 +46,7 @@ class ColumnBins:
     @property
     def n_present(self) -> int:
         """Number of codes, without the one for missing cells."""
-        if self.edges is not None:
-            return len(self.edges) - 1
-        assert isinstance(self.column, _Levels)  # noqa: S101 - `of` sets edges to None only for levels
-        return len(self.column.levels)
+        return len(self.column.levels if self.edges is None else self.edges[1:])
 
     @property
     def size(self) -> int:
@@ -69,7 +63,6 @@ class ColumnBins:
     def codes(self, values: pd.Series) -> Codes:
         """Convert canonical values to codes, shape (row,)."""
         if self.edges is None:
-            assert isinstance(self.column, _Levels)  # noqa: S101 - as above
             codes = self.column.codes(values)
             return np.where(codes < 0, self.n_present, codes)
         numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -84,7 +77,6 @@ class ColumnBins:
         """Convert codes to canonical values, drawn uniformly within each bin on the transformed scale."""
         absent = codes >= self.n_present
         if self.edges is None:
-            assert isinstance(self.column, _Levels)  # noqa: S101 - as above
             return self.column.from_codes(np.where(absent, -1, codes))
         index = np.where(absent, 0, codes)
         low, high = self.edges[index], self.edges[index + 1]
@@ -104,10 +96,7 @@ class ColumnBins:
             yield bound, neighbour, widths[bound] / widths[neighbour]
 
     def without_doubtful_bounds(self, noisy: NoisyCounts) -> Array:
-        """Return noisy counts, shape (bin,), in which bounds without a clear spike get their neighbour's density.
-
-        A spike is higher than that by `CLEARLY` standard deviations of the noise. Single integers keep their counts.
-        """
+        """Return noisy counts, shape (bin,), in which bounds without a clear spike get their neighbour's density."""
         value = noisy.value.copy()
         for bound, neighbour, share in self.bounds():
             if share < 1 and value[bound] - share * value[neighbour] < CLEARLY * math.sqrt(noisy.variance):
@@ -171,8 +160,7 @@ def is_numeric(column: Column) -> bool:
 def draw_codes(distributions: Array, given: Codes, rng: np.random.Generator, *, strata: bool = False) -> Codes:
     """Draw one code per row, by inversion. Row i follows the distribution ``distributions[given[i]]``.
 
-    With ``strata``, the rows of one distribution draw from different parts of the unit interval. Counts of codes are
-    then close to their expectations, and each row still follows its distribution.
+    With ``strata``, rows of one distribution draw from different parts of (0, 1): counts are close to expectations.
     """
     cumulative = np.cumsum(distributions, axis=1)
     cumulative /= cumulative[:, -1:]

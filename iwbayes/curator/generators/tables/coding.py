@@ -21,12 +21,10 @@ from iwbayes.schema.columns import Column, _Whole
 from iwbayes.tables import PrivateTable
 from iwbayes.utils.arrays import Array
 
-#: Largest number of cells of a table. It limits memory; privacy limits most tables earlier.
-MAX_CELLS = 2_000_000
+MAX_CELLS = 2_000_000  # of a table, to limit memory; privacy limits most tables earlier
 #: An integer column keeps one bin for each value if it has at most this many times the useful number of bins.
 WHOLE_NUMBERS = 4
-#: Largest number of cells that one pass over the blocks counts. A pass needs about ten times that memory.
-PASS_CELLS = 2**22
+PASS_CELLS = 2**22  # largest number that one pass over the blocks counts, with about ten times that memory
 #: Largest number of cells of all tables that are kept, and of tables that `RowCodes.remember` considers.
 KEPT_CELLS, KEPT_TABLES = 2**24, 20_000
 
@@ -34,8 +32,7 @@ KEPT_CELLS, KEPT_TABLES = 2**24, 20_000
 class RowCodes:
     """Codes of the private rows, as bins or groups of bins, and counts of them. Codes and counts are private.
 
-    With ``keep``, one code per cell is kept in memory. Otherwise each count reads the rows again, block by block, and
-    memory does not grow with the number of rows.
+    With ``keep``, one code per cell is kept in memory. Otherwise each count reads the rows again, block by block.
     """
 
     def __init__(self, private: PrivateTable, bins: Sequence[ColumnBins], *, keep: bool) -> None:
@@ -57,8 +54,7 @@ class RowCodes:
     def remember(self, n_columns: int, most_cells: float) -> None:
         """Count the largest tables of at most ``n_columns`` columns and ``most_cells`` cells, and remember them.
 
-        Smaller tables are then sums of remembered ones and need no pass over the rows. If the codes are in memory,
-        nothing is remembered, because counting is fast.
+        Smaller tables are then sums of them, without a pass over the rows. Not needed if the codes are in memory.
         """
         n = len(self._sizes)
         if self._kept is not None or sum(math.comb(n, k) for k in range(1, n_columns + 1)) > KEPT_TABLES:
@@ -159,8 +155,7 @@ def useful_cells(facts: PublicFacts, n_tables: int, budget: Budget, theta: float
 def number_of_bins(column: Column, useful: float, max_bins: int) -> int:
     """Return the number of equal-width bins of a column, if about ``useful`` bins exceed the noise. It is public.
 
-    Integers keep one bin for each value, even if there are up to `WHOLE_NUMBERS` times the useful number. Many rows may
-    share one integer (such as 40 hours per week). A bin of two integers would give half of these rows the wrong value.
+    Integers keep a bin for each value, up to `WHOLE_NUMBERS` times the useful number: many rows may share one.
     """
     if isinstance(column, _Whole) and column.upper - column.lower - 1 <= min(WHOLE_NUMBERS * useful, max_bins):
         return max_bins
@@ -183,8 +178,7 @@ def coded_rows(
     """Measure the counts of some columns, smooth them, group their bins by mass, and code the private rows.
 
     ``columns`` are indices, with all numeric columns among them. ``budget`` is that of all their counts together. The
-    number of bins, at most ``max_bins``, is chosen so that the counts are useful by `useful_cells` with ``theta``. A
-    numeric column has at most ``n_groups`` groups. With ``keep``, the codes stay in memory (see `RowCodes`).
+    number of bins, at most ``max_bins``, is chosen so that the counts are useful by `useful_cells` with ``theta``.
     """
     schema = facts.schema
     numeric = any(is_numeric(column) for column in schema)

@@ -59,10 +59,8 @@ def mean_noise(facts: PublicFacts, n_tables: int, epsilon: float, delta: float) 
 def noisy_counts(
     counts: Codes, n_tables: int, ledger: Ledger, label: str, facts: PublicFacts, *, epsilon: float, delta: float
 ) -> Noisy:
-    """Charge the ledger, then add one noise vector to the concatenated counts of ``n_tables`` tables of the same rows.
-
-    The sensitivity is that of all tables together: in L2 for Gaussian noise, in L1 for Laplace noise.
-    """
+    """Charge the ledger, then add one noise vector to the concatenated counts of ``n_tables`` tables of these rows."""
+    # the sensitivity is that of all tables together: in L2 for Gaussian noise, in L1 for Laplace noise
     settings: dict[str, Any] = {"epsilon": epsilon, "ledger": ledger, "label": label, "grid": 1.0}
     rows, moved = facts.rows_per_user, count_moves(facts) * n_tables
     if delta > 0:
@@ -73,10 +71,7 @@ def noisy_counts(
 def measure_counts(
     counts: Sequence[Codes], ledger: Ledger, label: str, facts: PublicFacts, *, epsilon: float, delta: float
 ) -> list[NoisyCounts]:
-    """Release noisy counts of several tables of the same rows, charged as `count_event`, with one budget together.
-
-    With delta 0, each table gets Laplace noise at epsilon/n_tables. Otherwise one Gaussian mechanism releases all.
-    """
+    """Release noisy counts of several tables of the same rows, charged as `count_event`, with one budget together."""
     n_tables = len(counts)
     variance = noise_scale(facts, n_tables, epsilon, delta) ** 2 * (1 if delta > 0 else 2)
     if delta > 0:
@@ -108,10 +103,8 @@ def other_axes(table: Array, axis: int) -> tuple[int, ...]:
 
 
 def with_marginals(table: Array, marginals: Sequence[Array]) -> Array:
-    """Return the closest table (in L2) with the given one-way marginals, which must have equal sums.
-
-    The projections onto the marginals of two axes commute, because they share only the total, so one pass is exact.
-    """
+    """Return the closest table (in L2) with the given one-way marginals, which must have equal sums."""
+    # the projections onto the marginals of two axes commute, because they share only the total, so one pass is exact
     for axis, marginal in enumerate(marginals):
         others = other_axes(table, axis)
         gap = (marginal - table.sum(axis=others)) * table.shape[axis] / table.size
@@ -128,10 +121,9 @@ def consistent_tables(
 ) -> list[Array]:
     """Make all tables agree on their one-way marginals (after Hay et al., VLDB 2010; Qardaji et al., SIGMOD 2014).
 
-    First, the counts of each column are estimated: the inverse-variance weighted mean of its released counts
-    (``measured``, with their noise variances) and of the marginals of all tables that contain it, projected to
-    non-negative counts with the public total. Each table, shape (cell,), is then replaced by the closest one with these
-    marginals. Its cells may be negative.
+    The counts of a column are the inverse-variance weighted mean of its released counts (``measured``, with their noise
+    variances) and of the marginals of all tables that contain it, projected to non-negative counts with the public
+    total. Each table, shape (cell,), becomes the closest one with these marginals. Its cells may be negative.
     """
     shaped = [part.value.reshape([sizes[c] for c in members]) for part, members in zip(tables, columns, strict=True)]
     estimates: dict[int, list[tuple[Array, Array | float]]] = {c: [found] for c, found in measured.items()}

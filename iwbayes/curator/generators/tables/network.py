@@ -18,8 +18,7 @@ from iwbayes.utils import checks
 from iwbayes.utils.arrays import Array, row_blocks
 from iwbayes.utils.digest import digest
 
-#: Number of rows that are counted at a time. Counting needs eight bytes of memory per row.
-COUNTED_ROWS = 2**20
+COUNTED_ROWS = 2**20  # that are counted at a time, with eight bytes of memory per row
 
 
 class Node(NamedTuple):
@@ -36,20 +35,15 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True)
 class FittedNetwork:
-    """A fitted network of noisy conditional tables. It is public: it keeps nothing private.
+    """A fitted network of noisy conditional tables. It is public: it keeps nothing private."""
 
-    ``name`` is that of the generator. ``nodes`` are the columns in the order of sampling, each with its parents, and
-    ``tables`` their conditional probabilities, shape (parent code, column code); rows sum to one. With ``strata``, rows
-    are drawn by stratified sampling: their counts are closer to the probabilities than those of independent rows.
-    """
-
-    name: str
+    name: str  # of the generator
     schema: Schema
     bins: tuple[ColumnBins, ...]
     groups: tuple[Groups, ...]
-    nodes: tuple[Node, ...]
-    tables: tuple[Array, ...]
-    strata: bool = False
+    nodes: tuple[Node, ...]  # in the order of sampling
+    tables: tuple[Array, ...]  # conditional probabilities of each node, shape (parent code, column code)
+    strata: bool = False  # stratified sampling: counts are closer to the probabilities than those of independent rows
 
     def sample(self, n: int, *, random_seed: int | np.random.Generator | None = None) -> SyntheticTable:
         """Draw n >= 1 synthetic rows. This costs no privacy. Without ``random_seed``, entropy is fresh."""

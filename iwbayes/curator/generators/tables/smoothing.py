@@ -10,20 +10,13 @@ from scipy.ndimage import median_filter
 
 from iwbayes.utils.arrays import Array, BoolArray
 
-#: Columns with fewer bins are not smoothed: each bin is well measured, or is a single integer.
-LEAST_BINS = 12
-#: The penalty is on third differences of the log density. They vanish for a normal density, which keeps its tails.
-_ORDER = 3
-#: A bin is special if it exceeds the smooth density by this many standard deviations.
-_SPECIAL = 3.0
-#: Largest share of special bins. It is half if a column's values lie on a lattice twice as wide as the bins.
-_MOST_SPECIAL = 0.5
-#: Number of neighbours on each side. Their median finds the first special bins, before they can distort a fit.
-_NEIGHBOURS = 5
-#: Largest number of fits. Fits stop earlier if no further bin is special.
-_FITS = 6
-#: Candidate penalties, from stiff to loose. The marginal likelihood chooses among them.
-_PENALTIES = 10.0 ** np.arange(7, -3, -1)
+LEAST_BINS = 12  # columns with fewer bins are not smoothed: each bin is well measured, or is a single integer
+_ORDER = 3  # of the differences of the log density in the penalty; third ones vanish for a normal density
+_SPECIAL = 3.0  # a bin is special if it exceeds the smooth density by this many standard deviations
+_MOST_SPECIAL = 0.5  # largest share of special bins: values may lie on a lattice twice as wide as the bins
+_NEIGHBOURS = 5  # on each side; their median finds the first special bins, before they can distort a fit
+_FITS = 6  # largest number of fits, which stop earlier if no further bin is special
+_PENALTIES = 10.0 ** np.arange(7, -3, -1)  # from stiff to loose; the marginal likelihood chooses among them
 #: Newton's method: steps, largest change of the log density per step, relative gain at which it stops, damping.
 _STEPS, _LONGEST, _GAIN, _DAMPING, _MOST_DAMPING = 60, 2.0, 1e-8, 1e-6, 1e8
 _RIDGE = 1e-9
@@ -32,24 +25,18 @@ _RIDGE = 1e-9
 def smoothed_counts(noisy: Array, variance: float, widths: Array, total: float) -> Array:
     """Estimate the exact counts of neighbouring bins from noisy counts, by a smooth density.
 
-    If bins are finer than the noise allows, projection to non-negative counts spreads noise over empty bins, and tails
-    become several times too heavy. There are at least `LEAST_BINS` bins. ``variance`` is that of the noise of each
-    count, ``widths`` are positive, in any unit, and ``total`` is the approximate number of rows. The results are
-    non-negative; their sum may differ.
+    Projection of fine bins to non-negative counts would spread noise over empty bins, and make tails several times too
+    heavy. There are at least `LEAST_BINS` bins. ``variance`` is that of the noise of each count, and ``total`` the
+    approximate number of rows. The results are non-negative; their sum may differ.
 
     The log density f minimises sum_j (n_j - w_j exp f_j)**2 / (2 v_j) + penalty |D f|**2 / 2. Here n_j are the noisy
     counts, w_j the widths, D the third differences, and v_j the variance of noise and sampling together. The penalty
-    maximises the marginal likelihood, by Laplace's method.
-
-    A bin is special if its count is more than 3 standard deviations from the fit. It keeps its released count and is
-    left out of the next fit. Before the first fit, a bin is special if it is that far above the median density of its
-    neighbours.
+    maximises the marginal likelihood, by Laplace's method. A bin is special if its count is more than 3 standard
+    deviations from the fit. It keeps its released count and is left out of the next fit.
 
     The exact counts vary around m_j = w_j exp f_j with variance m_j. The result is their best linear estimate given
-    the noisy count, m_j + m_j/(m_j + variance) (n_j - m_j).
-
-    Sources: Good & Gaskins, Biometrika 1971 (penalty on the log density); Eilers & Marx, Statistical Science 1996
-    (difference penalties).
+    the noisy count, m_j + m_j/(m_j + variance) (n_j - m_j). Sources: Good & Gaskins, Biometrika 1971;
+    Eilers & Marx, Statistical Science 1996.
     """
     widths = widths / widths.mean()
     special = _spikes(noisy, variance, widths)
