@@ -39,7 +39,7 @@ def release_digest(release: Release) -> str:
 
 
 class RehearsedInterval(NamedTuple):
-    """Interval of a statistic, by `Rehearsals.interval`; `sd` is its standard deviation."""
+    """Interval of a statistic, by `Rehearsals.interval`."""
 
     estimate: float
     lower: float
@@ -62,9 +62,8 @@ class Rehearsals(Sequence[Release]):
     """Replays of a release, each made in the same way from rows drawn from the release's weighted rows.
 
     `rehearse` makes them, and `Rehearsals.load` reads them; pass them to `calibrate` or `fit`. The differences between
-    the estimates of the replays and the estimate of the release show how large its own error can be, from all causes.
-    They contain no private information beyond the release, and cost no privacy. ``rehearsals[0]`` is a `Release`, and
-    ``rehearsals.facts`` are facts that all share, such as the seed.
+    their estimates and that of the release show how large its own error can be, from all causes. They cost no privacy.
+    ``rehearsals[0]`` is a `Release`, and ``rehearsals.facts`` are facts that all share, such as the seed.
     """
 
     facts: RehearsalFacts
@@ -124,12 +123,6 @@ class Rehearsals(Sequence[Release]):
             Level of the interval, in (0, 1).
         random_seed : int or numpy.random.Generator, optional
             Seed of the perturbations.
-
-        Returns
-        -------
-        RehearsedInterval
-            Named tuple of ``estimate``, ``lower``, ``upper``, the standard deviation ``sd``, and ``unrehearsed_share``,
-            the share of the variance that is due to unmeasured features.
 
         Raises
         ------
@@ -220,14 +213,32 @@ class Rehearsals(Sequence[Release]):
         return f"{generator} and weights replayed" if generator else "weights replayed, rows kept unchanged"
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the rehearsals to a new folder, completely or not at all, and return its path."""
+        """Write the rehearsals to a new folder, completely or not at all, and return its path.
+
+        Parameters
+        ----------
+        path : str or path
+
+        Raises
+        ------
+        FileExistsError, OSError
+            If the path already exists or cannot be written.
+        """
         write_folder(Path(path), self.facts, self._release, self._contents)
         return Path(path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Rehearsals:
-        """Read rehearsals from a folder; a RehearsalsError if it is damaged.
+        """Read rehearsals from a folder. It runs no code from the folder, and checks each replay when it is read.
 
-        It runs no code from the folder, and checks each replay when it is read. So do not move the folder.
+        Parameters
+        ----------
+        path : str or path
+            Do not move the folder: replays are read from it when they are needed.
+
+        Raises
+        ------
+        RehearsalsError, OSError
+            If the folder is damaged, is not a folder of rehearsals, or cannot be opened.
         """
         return cls(*read_folder(path))

@@ -43,9 +43,7 @@ _PARAGRAPH = 76
 
 @dataclass(frozen=True)
 class Event:
-    """One use of the private rows by a mechanism.
-
-    An event records what happened; a ledger computes the joint cost of several events.
+    """One use of the private rows by a mechanism; a ledger computes the joint cost of several events.
 
     Parameters
     ----------
@@ -58,18 +56,12 @@ class Event:
     epsilon, delta : float
         Guarantee of one use alone. For "dp-sgd", the guarantee of all steps together. The default of delta is 0.
     noise_multiplier : float or None, default None
-        For "gaussian", noise standard deviation divided by the L2 sensitivity. For "dp-sgd", noise standard deviation
-        divided by the clip norm of the gradient of one row. None for other mechanisms.
+        For "gaussian" and "dp-sgd", noise standard deviation divided by the L2 sensitivity or the clip norm of the
+        gradient of one row. None for other mechanisms.
     count : int, default 1
         Number of times that the mechanism ran.
     sampling_probability, steps : float and int, or None
         For "dp-sgd", probability that a row is in a step, and number of steps.
-
-    Examples
-    --------
-    >>> event = Event("mean income", "laplace", 0.5, count=2)
-    >>> Event.from_dict(event.to_dict()) == event
-    True
     """
 
     label: str
@@ -145,7 +137,6 @@ class PrivacyStatement:
         replaced or is a null row. Under "replace-user" they have the same public number of users and differ in all rows
         of one user.
     events : tuple of Event
-        Uses of the private rows.
     noise : {"hardened", "floating-point", "unverified", "seeded"}
         Worst source of noise used. "unverified" noise comes from a source outside this package, which the notes name.
         "seeded" noise can be reproduced, so it protects no person.
@@ -156,14 +147,12 @@ class PrivacyStatement:
     on_undeclared : {"refuse", "missing", "other"}, default "refuse"
         Treatment of cells that did not fit the schema; see `PrivateTable`.
     products : frozenset of str or None, default None
-        Digests of the tables and weights that the charged events produced; a `Release` checks its parts with them. Not
-        stored in files.
+        Digests of tables and weights that the events produced, to check a `Release`; not stored in files.
     rule : str or None, default None
         How the costs of releases were combined: "fixed" if all settings were fixed in advance, so that the joint
         privacy loss distribution applies, or the privacy filter of the ledger. None if no ledger gave the statement.
     budget : (float, float) or None, default None
-        Epsilon and delta that all releases of the ledger together never exceed, even if later settings depend on
-        earlier releases.
+        What all releases of the ledger together never exceed, even if later settings depend on earlier releases.
     large_delta : int or None, default None
         Number of rows, or of users, if delta is at least one over it, which the curator allowed.
 

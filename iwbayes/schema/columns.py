@@ -1,7 +1,4 @@
-"""Column types of a schema: public bounds and levels, checks, encoding to centred features and decoding.
-
-Nothing here reads a bound or a level from data, and no message contains a value of the data.
-"""
+"""Column types of a schema. Nothing here reads a bound or a level from data, and no message quotes a value of it."""
 
 from __future__ import annotations
 
@@ -143,14 +140,12 @@ class _Numeric(Column):
         return pd.Series(numbers, name=self.name)
 
     def conform(self, values: pd.Series) -> pd.Series:
-        """Check and clip the values."""
         return self._canonical(self._numbers(values))
 
     def admit(self, values: pd.Series, on_undeclared: str) -> pd.Series:
         return self._canonical(np.clip(cells.numbers(values), self.lower, self.upper))
 
     def encode(self, values: pd.Series) -> Array:
-        """Scale the values from their bounds to [-1/2, 1/2]."""
         numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
         low, high = self._scale()
         scaled = np.clip((self._forward(numbers) - low) / (high - low) - 0.5, -0.5, 0.5)
@@ -170,7 +165,6 @@ class Real(_Numeric):
     Parameters
     ----------
     name : str
-        Column name.
     lower, upper : float
         Public bounds in the unit of the column. Values outside are clipped to them.
     transform : {None, "log1p"}, default None
@@ -222,7 +216,6 @@ class Integer(_Whole):
     Parameters
     ----------
     name : str
-        Column name.
     lower, upper : int
         Public bounds, inclusive, at most 2**53 in absolute value. Values outside are clipped to them.
     missing : bool, default False
@@ -323,7 +316,6 @@ class Binary(_Levels):
     Parameters
     ----------
     name : str
-        Column name.
     levels : pair of str, int or bool, default (0, 1)
         The two levels. The second is the success of a Bernoulli likelihood.
     missing : bool, default False
@@ -373,7 +365,6 @@ class Categorical(_Levels):
     Parameters
     ----------
     name : str
-        Column name.
     levels : sequence of str, int or bool
         The levels, at least two. The first is the reference level of a regression.
     missing : bool, default False

@@ -118,13 +118,13 @@ def read_table(
 ) -> pd.DataFrame:
     r"""Read private rows from a CSV or Parquet file, with the cell types that a schema declares.
 
-    The command line reads its tables with this function. Error messages never quote the content of the file.
+    Pass the rows to `PrivateTable`, which checks them. They are private and unprotected: do not print them. Error
+    messages never quote the content of the file.
 
     Parameters
     ----------
     path : str or pathlib.Path
-        A ``.csv`` file with one header line (``.csv.gz`` and other compressed forms work as well), or a ``.parquet``
-        file.
+        A ``.csv`` file with one header line, also compressed (``.csv.gz``), or a ``.parquet`` file.
     schema : Schema
         Declares how cells are read: numbers as numbers, and levels as text if the declared levels are text, so the code
         007 stays "007". Undeclared columns are kept unchanged.
@@ -142,11 +142,6 @@ def read_table(
         Separator of the cells of a CSV file (one character), its encoding, such as "cp1252", and the decimal mark of
         its numbers, a point or a comma. Thousands separators are not allowed.
 
-    Returns
-    -------
-    pandas.DataFrame, shape (row, column)
-        Rows to pass to `PrivateTable`, which checks them. They are private and unprotected: do not print them.
-
     Raises
     ------
     OSError, TypeError, ValueError
@@ -156,10 +151,9 @@ def read_table(
     Examples
     --------
     >>> import tempfile
-    >>> from iwbayes.schema import Real
     >>> path = Path(tempfile.mkdtemp(), "people.csv")
     >>> _ = path.write_text("id;age\n007;33,5\n008;\n")
-    >>> schema = Schema(Real("age", 18, 90, missing=True))
+    >>> schema = iw.Schema(iw.Real("age", 18, 90, missing=True))
     >>> read_table(path, schema, keep_declared=True, sep=";", decimal=",")
         age
     0  33.5
