@@ -44,6 +44,8 @@ class PrivateTable(Frozen):
 
     Attributes
     ----------
+    schema : Schema
+        Published schema: the declared schema extended by ``admitting(on_undeclared)``.
     rows_per_user : int or None
         Public upper bound of the number of rows per user: 1 without users, None until contributions are bounded.
 
@@ -61,11 +63,11 @@ class PrivateTable(Frozen):
     ('north', 'south', 'other')
     """
 
-    __slots__ = ("_frame", "_n_private", "_rows", "_schema", "_source", "_users", "on_undeclared", "rows_per_user")
+    __slots__ = ("_frame", "_n_private", "_rows", "_source", "_users", "on_undeclared", "rows_per_user", "schema")
 
     _frame: pd.DataFrame | None
     _rows: DaskRows | None
-    _schema: Schema
+    schema: Schema
     _n_private: int | None
     _source: str | None
     _users: IntArray | None
@@ -127,7 +129,7 @@ class PrivateTable(Frozen):
 
     def _fill(self, schema: Schema, on_undeclared: str, **content: object) -> None:
         """Set all attributes; attributes without a value become None."""
-        both = {"_schema": schema, "on_undeclared": on_undeclared}
+        both = {"schema": schema, "on_undeclared": on_undeclared}
         self._set(**(dict.fromkeys(self.__slots__) | both | content))
 
     def _bounded_by(self, keys: Keys, *, rows_per_user: int, n_private: int, source: str) -> PrivateTable:
@@ -144,7 +146,7 @@ class PrivateTable(Frozen):
             content |= {"_frame": self.frame.iloc[kept].reset_index(drop=True), "_users": self._users[kept]}
             check_kept(content["_users"], rows_per_user)
         table = object.__new__(PrivateTable)
-        table._fill(self._schema, self.on_undeclared, **content)
+        table._fill(self.schema, self.on_undeclared, **content)
         return table
 
     @property
@@ -169,11 +171,6 @@ class PrivateTable(Frozen):
     def sum_blocks(self, function: Callable[[pd.DataFrame], IntArray]) -> IntArray:
         """Sum the arrays of whole numbers that a function returns for blocks of rows; for curator modules only."""
         return summed(self.frame, function) if self._rows is None else self._rows.sum(function)
-
-    @property
-    def schema(self) -> Schema:
-        """Published schema: the declared schema extended by ``admitting(on_undeclared)``."""
-        return self._schema
 
     @property
     def n_private(self) -> int:
@@ -221,7 +218,7 @@ class PrivateTable(Frozen):
         return True  # so that a truth test never needs the number of rows
 
     def __repr__(self) -> str:
-        return f"PrivateTable of {self._schema!r}"
+        return f"PrivateTable of {self.schema!r}"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a PrivateTable cannot be pickled. Build it again from its source.")

@@ -22,10 +22,8 @@ from iwbayes.tables.blocks import import_dask
 
 #: Cells that mean "missing" in a CSV file, unless a column declares them as a level.
 MISSING_CELLS = frozenset({"", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "<NA>", "#N/A"})
-#: Number of rows of a CSV file whose cells are counted at once.
-_ROWS_AT_ONCE = 50_000
-#: Largest number of characters of a cell of a CSV file.
-_MOST_CHARACTERS = 2**31 - 1
+_ROWS_AT_ONCE = 50_000  # of a CSV file, whose cells are counted
+_MOST_CHARACTERS = 2**31 - 1  # of a cell of a CSV file
 
 
 @dataclass(frozen=True)
@@ -48,10 +46,10 @@ class Format:
                 f"{self.sep!r}."
             )
         try:
-            found = "a1".encode(self.encoding).decode(self.encoding)
+            known = "a1".encode(self.encoding).decode(self.encoding) == "a1"
         except (LookupError, ValueError):
-            found = ""
-        if found != "a1":
+            known = False
+        if not known:
             raise ValueError(
                 f"encoding must be a Python text encoding, such as 'utf-8' or 'cp1252'; got {self.encoding!r}."
             )
@@ -94,14 +92,8 @@ class Format:
     def options(self, refuses: bool) -> dict[str, Any]:
         """Return the arguments of the readers of pandas."""
         encoding = "utf-8-sig" if codecs.lookup(self.encoding).name == "utf-8" else self.encoding
-        errors = "strict" if refuses else "replace"
-        return {
-            "sep": self.sep,
-            "encoding": encoding,
-            "encoding_errors": errors,
-            "index_col": False,
-            "na_filter": False,
-        }
+        cells = {"encoding": encoding, "encoding_errors": "strict" if refuses else "replace", "na_filter": False}
+        return {"sep": self.sep, "index_col": False, **cells}
 
 
 def read_table(
@@ -221,11 +213,9 @@ def files_of(path: Path, form: Format) -> list[Path]:
 
 def _check_names(path: Path, names: Sequence[Any], schema: Schema, drop: Sequence[str]) -> None:
     """Refuse declared columns that appear more than once, and columns to drop that do not exist."""
-    repeated = [name for name in schema.names if names.count(name) > 1]
-    if repeated:
+    if repeated := [name for name in schema.names if names.count(name) > 1]:
         raise ValueError(f"{path} has the columns {repeated} more than once. Drop or rename one of each.")
-    absent = [name for name in drop if name not in names]
-    if absent:
+    if absent := [name for name in drop if name not in names]:
         raise ValueError(f"the columns to drop must be in {path}; {absent} are not. Correct or remove these names.")
 
 
@@ -233,8 +223,7 @@ def check_drop(drop: Sequence[str], schema: Schema) -> None:
     """Raise unless ``drop`` is a list of names of undeclared columns."""
     if isinstance(drop, str) or not all(isinstance(name, str) for name in drop):
         raise TypeError(f"drop must be a list of column names; got {type(drop).__name__}.")
-    both = [name for name in drop if name in schema.names]
-    if both:
+    if both := [name for name in drop if name in schema.names]:
         raise ValueError(
             f"drop must not name columns that the schema declares; got {both}. Remove them from drop or from the "
             "schema."
