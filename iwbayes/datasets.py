@@ -54,7 +54,7 @@ def load_rand_health() -> tuple[pd.DataFrame, Schema]:
     clipped. The yearly maximum was at most 1,000 dollars and the smallest coinsurance 25 %, hence log 4000. Incentives
     compensated for a family's possible losses, far below exp(8) = 2,981 dollars. The code book gives no maximum for the
     disease index. Unlike in its source, self-rated health is one column, and ``physlm`` is rounded: the source contains
-    fractions for imputed answers. ``any_visit`` is a column of its own because the tilt matches moments of declared
+    fractions for imputed answers. ``any_visit`` is a separate column because the tilt matches moments of declared
     columns only. Synthetic rows may contradict ``visits``; the weights correct this on average.
     """
     source = import_optional("statsmodels.datasets", "the RAND table needs").randhie.load_pandas().data

@@ -24,8 +24,7 @@ from iwbayes.utils.arrays import Array
 from iwbayes.utils.digest import digest
 from iwbayes.utils.display import html_table, wrapped
 
-#: Smallest number of rehearsals for an interval.
-LEAST = 10
+LEAST = 10  # rehearsals for an interval
 #: Number of directions in which the slope of a statistic is computed, standard deviation of log weights per step, and
 #: largest change of a log weight: a row of almost no weight can be far from the others in such a direction.
 _SLOPES, _STEP, _MOST = 20, 0.1, 1.0
@@ -94,8 +93,8 @@ class Rehearsals(Sequence[Release]):
     def misfit(self) -> float:
         """Mean square error of the release's rows, in an unmeasured direction of variance one, that replays miss.
 
-        It is the excess of the release's measured error over the errors of the replays, at least
-        `Measurement.least_misfit`, plus the sampling variance of the private rows; NaN without a measurement.
+        It is the excess over the replays' errors, at least `Measurement.least_misfit`, plus the sampling variance of
+        the private rows; NaN without a measurement.
         """
         measurement = self.release.weights.measurement
         least = ASSUMED_MISFIT if measurement is None else measurement.least_misfit
@@ -138,10 +137,7 @@ class Rehearsals(Sequence[Release]):
         """
         checks.share("level", level, "Pass for example 0.9.")
 
-        def as_array(rows: pd.DataFrame, weights: Array) -> Array:
-            return np.array([float(statistic(rows, weights))])
-
-        found = self.spread(as_array, random_seed=random_seed)
+        found = self.spread(lambda rows, weights: np.array([float(statistic(rows, weights))]), random_seed=random_seed)
         if not np.isfinite(found.estimate[0]):
             raise ValueError("the statistic of the release is not finite. It must return a finite number.")
         if found.n_finite[0] < LEAST:
@@ -170,21 +166,19 @@ class Rehearsals(Sequence[Release]):
 
     def _missed(self, statistics: Callable[[pd.DataFrame, Array], Array], rng: np.random.Generator) -> Array:
         """Return variances (q,) due to unmeasured features, from the slopes of the statistics along them."""
-        release, measurement = self.release, self.release.weights.measurement
-        none = np.zeros(1)
+        frame, weights = self.release.synthetic.frame, self.release.weights
+        values, measurement = weights.values, weights.measurement
         if np.isnan(self.misfit) or measurement is None or measurement.features is None:
-            return none
-        values = release.weights.values
-        directions = unmeasured_features(release.synthetic.frame, measurement.features, values / values.sum())
-        size = directions.shape[1]
-        if not size:
-            return none
+            return np.zeros(1)
+        directions = unmeasured_features(frame, measurement.features, values / values.sum())
+        if not (size := directions.shape[1]):
+            return np.zeros(1)
         slopes = []
         for _ in range(_SLOPES):
             along = rng.normal(size=size)
             step = np.clip(directions @ (along / np.linalg.norm(along)) * _STEP, -_MOST, _MOST)
             ends = [values * np.exp(sign * step) for sign in (1, -1)]
-            up, down = (statistics(release.synthetic.frame, end / end.mean()) for end in ends)
+            up, down = (statistics(frame, end / end.mean()) for end in ends)
             slopes.append((up - down) / (2 * _STEP))
         # on average, a random direction has 1/size of the squared slope of a statistic
         return self.misfit * size * np.mean(np.square(slopes), axis=0)

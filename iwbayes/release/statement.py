@@ -23,8 +23,7 @@ _RULES = {
     "renyi": "Costs combined by the privacy filter renyi (Renyi divergences of one order add up).",
     "basic": "Costs combined by the privacy filter basic (epsilons and deltas add up).",
 }
-#: An infinite epsilon in a file, because JSON has no infinite numbers.
-INFINITE = "infinite"
+INFINITE = "infinite"  # epsilon in a file, because JSON has no infinite numbers
 #: Adjacencies if every person owns one row, and all adjacencies, including the one for persons with several rows.
 RowAdjacency = Literal["replace-one", "zero-out"]
 Adjacency = Literal["replace-one", "zero-out", "replace-user"]
@@ -37,8 +36,7 @@ _REACH = (
     "The guarantee holds among tables that conform to the schema. Do not change a schema because of a refusal: the "
     "refusal depends on private rows, and no charge covers it.",
 )
-#: Width of these paragraphs: they fit an 80-column terminal even if they are indented.
-_PARAGRAPH = 76
+_PARAGRAPH = 76  # width of these paragraphs: they fit an 80-column terminal even if they are indented
 
 
 @dataclass(frozen=True)
@@ -124,9 +122,9 @@ def count_uses(events: Iterable[Event]) -> dict[Event, int]:
 class PrivacyStatement:
     """All uses of the private rows and their joint (epsilon, delta) guarantee.
 
-    A release contains its statement as ``release.statement``; a ledger gives it with ``ledger.statement()``. It covers
-    its events: one release, and all earlier uses that the same ledger charged. Costs under other ledgers add up. You
-    may choose settings by looking at earlier releases of the same ledger, but not by looking at the private rows.
+    It is ``release.statement``, or ``ledger.statement()``. It covers one release and all earlier uses that the same
+    ledger charged; costs under other ledgers add up. You may choose settings by looking at earlier releases of the same
+    ledger, but not by looking at the private rows.
 
     Parameters
     ----------
@@ -149,8 +147,8 @@ class PrivacyStatement:
     products : frozenset of str or None, default None
         Digests of tables and weights that the events produced, to check a `Release`; not stored in files.
     rule : str or None, default None
-        How the costs of releases were combined: "fixed" if all settings were fixed in advance, so that the joint
-        privacy loss distribution applies, or the privacy filter of the ledger. None if no ledger gave the statement.
+        How costs were combined: "fixed" (the joint privacy loss distribution, if all settings were fixed in advance)
+        or the privacy filter of the ledger. None if no ledger gave the statement.
     budget : (float, float) or None, default None
         What all releases of the ledger together never exceed, even if later settings depend on earlier releases.
     large_delta : int or None, default None

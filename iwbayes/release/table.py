@@ -23,8 +23,7 @@ from iwbayes.schema.columns import Column, _Numeric, _Whole
 from iwbayes.tables import SyntheticTable
 from iwbayes.utils.archive import ArchiveError, decoded_limit
 
-#: Bytes per cell of the decoded table: a number and an indicator of missing cells, or a code of a level.
-_CELL = 9
+_CELL = 9  # bytes of a decoded cell: a number and an indicator of missing cells, or a code of a level
 #: Encodings of pages: PLAIN, PLAIN_DICTIONARY, RLE and RLE_DICTIONARY. In others, each text can repeat the one before.
 _ENCODINGS = (0, 2, 3, 8)
 #: Field of a page header with a header of its kind (data, dictionary, data of version 2), and field of its encoding.

@@ -18,10 +18,8 @@ from iwbayes.utils.arrays import Array
 
 Level = str | int | bool
 
-#: Level for cells that are none of the declared levels.
-OTHER = "other"
-#: Largest number of characters of a column name and of a level: outputs repeat both many times.
-MOST_CHARACTERS = 500
+OTHER = "other"  # level for cells that are none of the declared levels
+MOST_CHARACTERS = 500  # of a column name and of a level: outputs repeat both many times
 
 
 class Column:
@@ -239,8 +237,7 @@ class Integer(_Whole):
 
     def _numbers(self, values: pd.Series) -> Array:
         numbers = super()._numbers(values)
-        present = numbers[~np.isnan(numbers)]
-        if (present != np.round(present)).any():
+        if (np.round(numbers) != numbers)[~np.isnan(numbers)].any():
             raise ValueError(
                 f"column {self.name!r} is declared Integer and has fractional values. Round it, or declare it Real. "
                 f"{AFTER_REFUSAL}"
@@ -320,12 +317,6 @@ class Binary(_Levels):
         The two levels. The second is the success of a Bernoulli likelihood.
     missing : bool, default False
         Whether missing cells are allowed. They are encoded by a separate indicator.
-
-    Examples
-    --------
-    >>> insured = Binary("insured", ["no", "yes"])
-    >>> insured.encode(insured.conform(pd.Series(["yes", "no"])))[:, 0].tolist()
-    [0.5, -0.5]
     """
 
     name: str
@@ -369,12 +360,6 @@ class Categorical(_Levels):
         The levels, at least two. The first is the reference level of a regression.
     missing : bool, default False
         Whether missing cells are allowed. They are encoded by an additional indicator of the block.
-
-    Examples
-    --------
-    >>> region = Categorical("region", ["north", "south", "east"])
-    >>> region.encode(region.conform(pd.Series(["south", "north"]))).tolist()
-    [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]
     """
 
     name: str

@@ -98,7 +98,10 @@ class Date(_Whole):
         if pd.api.types.is_numeric_dtype(values.dtype) and values.dtype.kind in "iuf":
             numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
             return np.where(self._counts(numbers), numbers, np.nan)
-        return self._by_cell(values)
+        objects = values.astype(object).to_numpy()  # to_numpy makes integers of sparse dates in pandas 2
+        days = np.fromiter((_day(cell, self.unit) for cell in objects), "datetime64[D]", len(objects))
+        numbers = np.fromiter(map(_number, objects), np.float64, len(objects))
+        return np.where(self._counts(numbers), numbers, self._since(days))
 
     def dates(self, values: pd.Series) -> pd.Series:
         """Convert numbers of units to the first day of each unit, dtype datetime64[s]; NaT if missing.
@@ -144,12 +147,6 @@ class Date(_Whole):
     def _counts(self, numbers: Array) -> NDArray[np.bool_]:
         """Return whether numbers are whole numbers within the range."""
         return (numbers >= self.lower) & (numbers <= self.upper) & (numbers == np.round(numbers))
-
-    def _by_cell(self, values: pd.Series) -> Array:
-        objects = values.astype(object).to_numpy()  # to_numpy makes integers of sparse dates in pandas 2
-        days = np.fromiter((_day(cell, self.unit) for cell in objects), "datetime64[D]", len(objects))
-        numbers = np.fromiter(map(_number, objects), np.float64, len(objects))
-        return np.where(self._counts(numbers), numbers, self._since(days))
 
 
 def _number(cell: Any) -> float:

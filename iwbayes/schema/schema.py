@@ -23,10 +23,8 @@ from iwbayes.utils.display import WIDTH, html_table, text_table
 
 #: Column types by their name in a schema file.
 COLUMN_TYPES: dict[str, type[Column]] = {column.kind: column for column in (Real, Integer, Date, Binary, Categorical)}
-#: Largest number of encoded features. Tables of all pairs of more features would not fit into memory.
-MOST_FEATURES = 20_000
-#: Largest number of levels that the description of a column lists; the others are counted.
-_MOST_LEVELS = 40
+MOST_FEATURES = 20_000  # encoded; tables of all pairs of more features would not fit into memory
+_MOST_LEVELS = 40  # that the description of a column lists; the others are counted
 
 
 class Frozen:

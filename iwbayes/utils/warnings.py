@@ -10,7 +10,6 @@ from iwbayes.utils.display import WIDTH, wrapped
 class IwbayesWarning(UserWarning):
     """Base class of the warnings of iwbayes. Messages are wrapped at `columns` characters."""
 
-    #: Longest line of a message, in characters.
     columns: ClassVar[int] = WIDTH
 
     def __str__(self) -> str:
