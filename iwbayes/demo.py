@@ -1,7 +1,7 @@
 """The main task in one call: publish a table, analyse the release, and compare it with the private rows.
 
-The table is public, so the analyses of the private rows can be shown next to those of the release. All seeds are fixed,
-including the seed of the privacy noise: the release is reproducible and therefore protects nobody, and it says so.
+The table is public, so analyses of the private rows can be shown, too. All seeds are fixed, including that of the
+privacy noise: the release is reproducible and therefore protects nobody, and it says so.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 EPSILON, DELTA = 2.0, 1e-6
 N_SYNTHETIC = 40_000
 LEVEL = 0.9  # of the intervals
-#: Visits are counted up to one per month: a bound that is public and keeps the scores of a count model bounded.
-MOST_VISITS = 12
+MOST_VISITS = 12  # one per month: a bound that is public and keeps the scores of a count model bounded
 _COVARIATES = "lncoins + idp + lpi + fmde + physlm + disea + health"
 #: What is analysed: title, formula and family.
 MODELS: dict[str, tuple[str, FamilyName]] = {

@@ -60,10 +60,8 @@ def inspect(release: ReleaseFile, as_json: Json = False, debug: Debug = False) -
             )
             sd = f"{noise.variance**0.5:.4g}" + (known if clipped == clipped else "")
             lines.append(f"  measured: {measurement.name}, {noise.dim} coordinates, {noise.name} noise with sd {sd}")
-            parts = {
-                "held-back test": measurement.held_back,
-                "columns and products in early stages": measurement.columns,
-            }
+            parts = {"held-back test": measurement.held_back}
+            parts["columns and products in early stages"] = measurement.columns
             lines += [f"  {name}: {part.noise.dim} coordinates" for name, part in parts.items() if part is not None]
         lines += [f"  {name}: {value}" for name, value in settings(found.recipe or {})]
         say(f"{found.summary(width=columns())}\n  schema:\n{columns_of}")

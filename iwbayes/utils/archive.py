@@ -29,8 +29,7 @@ MAX_TEXT, MAX_VALUES = 16 * 2**20, 2**20
 #: Largest size of the decoded content of a file, in bytes: this many, and these many times the size of the file. Honest
 #: files need less: the weights of a release alone take 8 bytes per row.
 _LEAST_LIMIT, _RATIO = 2**26, 200
-#: Time of every member, the earliest that a zip file can store: the same content then gives the same bytes.
-_TIME = (1980, 1, 1, 0, 0, 0)
+_TIME = (1980, 1, 1, 0, 0, 0)  # of every member, so that the same content gives the same bytes
 
 
 class ArchiveError(ValueError):

@@ -18,8 +18,7 @@ Indices = NDArray[np.intp]
 _TOLERANCE = 1e-12
 _ROUNDING, _ROUNDING_OF_STEPS, _SLACK = 1e-13, 1e-15, 1e-13
 _SHORTEST = 1e-10
-# Most Newton steps; for several densities, calls of their derivatives, including those after halved steps.
-_MOST_STEPS = 200
+_MOST_STEPS = 200  # for several densities, calls of their derivatives, including those after halved steps
 
 
 def maximise(
