@@ -1,7 +1,7 @@
 """The main task in one call: publish a table, analyse the release, and compare it with the private rows.
 
-The table is public, so the analyses of the private rows can be shown next to those of the release. All seeds are fixed,
-including the seed of the privacy noise: the release is reproducible and therefore protects nobody, and it says so.
+The table is public, so analyses of the private rows can be shown, too. All seeds are fixed, including that of the
+privacy noise: the release is reproducible and therefore protects nobody, and it says so.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 EPSILON, DELTA = 2.0, 1e-6
 N_SYNTHETIC = 40_000
 LEVEL = 0.9  # of the intervals
-#: Visits are counted up to one per month: a bound that is public and keeps the scores of a count model bounded.
-MOST_VISITS = 12
+MOST_VISITS = 12  # one per month: a bound that is public and keeps the scores of a count model bounded
 _COVARIATES = "lncoins + idp + lpi + fmde + physlm + disea + health"
 #: What is analysed: title, formula and family.
 MODELS: dict[str, tuple[str, FamilyName]] = {
@@ -56,6 +55,10 @@ LABELS = {
     "health[fair or poor]": "health: fair or poor",
 }
 REAL, SIMULATED = "RAND health insurance experiment", "SIMULATED table (statsmodels is not installed)"
+_PROTECTS_NOBODY = (
+    "The seed of the privacy noise is known, so this release protects nobody and is marked as not certified. Publish "
+    "real data with the default noise."
+)
 _COLUMNS = 80  # width of the printed result
 _STEPS = 50  # of Newton's method at most
 PRIVATE, UNWEIGHTED, WEIGHTED, CALIBRATED = METHODS = (
@@ -110,11 +113,7 @@ class DemoResult:
             *_interval_lines(self.table),
             "",
             fill(f"Verdict of iwbayes: {self.verdict()}.", later="  ", width=_COLUMNS),
-            fill(
-                "The seed of the privacy noise is known, so this release protects nobody and is marked as not "
-                "certified. Publish real data with the default noise.",
-                width=_COLUMNS,
-            ),
+            fill(_PROTECTS_NOBODY, width=_COLUMNS),
         ]
         return "\n".join(lines)
 
@@ -127,12 +126,8 @@ def _interval_lines(table: pd.DataFrame) -> list[str]:
         f"{'':<20}" + "".join(f"  {method:<13}" for _ in MODELS for method in ("private rows", "calibrated")).rstrip(),
     ]
     for name in dict.fromkeys(table["coefficient"]):
-        cells = []
-        for model in MODELS:
-            for method in (PRIVATE, CALIBRATED):
-                lower, upper = rows.loc[(model, name, method), ["lower", "upper"]]
-                cells.append(f"  {lower:6.3f} {upper:6.3f}")
-        lines.append(f"{LABELS.get(name, name):<20}" + "".join(cells))
+        pairs = (rows.loc[(m, name, method), ["lower", "upper"]] for m in MODELS for method in (PRIVATE, CALIBRATED))
+        lines.append(f"{LABELS.get(name, name):<20}" + "".join(f"  {low:6.3f} {high:6.3f}" for low, high in pairs))
     return lines
 
 
@@ -145,11 +140,9 @@ def run_demo(
 ) -> DemoResult:
     """Publish the RAND table for two regressions, and compare their results with those of the private rows.
 
-    Visits are counted up to 12 and the two worst answers on health are one level, in the private rows too. `seed` sets
-    the privacy noise, the sampling and the posteriors: the demonstration is reproducible, and its release is not
-    certified. If statsmodels, which ships the table, is not installed, a simulated table of the same shape is used.
-    ``rand.iwb`` and ``rand.png`` go to the folder `output` and replace earlier ones; the folder is created if
-    necessary. `progress` is called with the name of each step before the step starts.
+    `seed` sets the privacy noise, the sampling and the posteriors. If statsmodels is not installed, the table is
+    simulated. ``rand.iwb`` and ``rand.png`` go to the folder `output`, which is created if necessary, and replace
+    earlier ones. `progress` is called with the name of each step before the step starts.
     """
     progress("reading the table")
     private, source = _private_table()
@@ -190,13 +183,11 @@ def _private_table() -> tuple[PrivateTable, str]:
     real = importlib.util.find_spec("statsmodels") is not None
     frame, schema = load_rand_health() if real else simulate_rand_health(random_seed=1)
     poor = {"fair": "fair or poor", "poor": "fair or poor"}
+    frame = frame.assign(health=frame["health"].astype(str).replace(poor))
     levels = ("excellent", "good", "fair or poor")
-    health = pd.Categorical(frame["health"].astype(str).replace(poor), categories=levels)
-    frame = frame.assign(visits=frame["visits"].clip(upper=MOST_VISITS), health=health)
     own = {"visits": Integer("visits", 0, MOST_VISITS), "health": Categorical("health", levels)}
-    return PrivateTable(
-        frame, Schema(*(own.get(column.name, column) for column in schema))
-    ), REAL if real else SIMULATED
+    published = Schema(*(own.get(column.name, column) for column in schema))
+    return PrivateTable(frame, published), REAL if real else SIMULATED  # clips the visits
 
 
 def _private_estimate(formula: str, frame: pd.DataFrame, schema: Schema, family: FamilyName) -> pd.DataFrame:

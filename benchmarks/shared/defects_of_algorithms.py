@@ -304,8 +304,8 @@ plant(FILE, "secrets: number of users' rows", "(None, None) if user else (1, len
 plant(FILE, "secrets: length of a table of users", "        if self.of_users:\n            raise TypeError(",
        "        if self.of_users:\n            return len(self.frame)\n            raise TypeError(",
        "curator/test_contribution.py::test_a_table_of_users_tells_their_number_and_not_that_of_the_rows")
-plant(FILE, "secrets: a table prints its rows", 'return f"PrivateTable of {self._schema!r}"',
-       'return f"PrivateTable of {self._schema!r} {self._frame}"',
+plant(FILE, "secrets: a table prints its rows", 'return f"PrivateTable of {self.schema!r}"',
+       'return f"PrivateTable of {self.schema!r} {self._frame}"',
        "tables/test_tables.py::test_its_printed_forms_show_the_schema_only")
 plant(FILE, "secrets: a table can be pickled",
        'raise TypeError("a PrivateTable cannot be pickled. Build it again from its source.")',

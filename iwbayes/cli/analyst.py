@@ -27,8 +27,7 @@ from iwbayes.utils.display import fill, text_table, wrapped
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Columns of the summary of each parameter.
-_SUMMARY = ["mean", "sd", "eti90_lb", "eti90_ub", "ess_bulk", "r_hat"]
+_SUMMARY = ["mean", "sd", "eti90_lb", "eti90_ub", "ess_bulk", "r_hat"]  # of each parameter
 #: Largest number of lines that a fit prints, and smallest number of lines for parameters, which may exceed the former.
 _MOST_LINES, _FEWEST_PARAMETERS = 40, 6
 
@@ -59,14 +58,11 @@ def inspect(release: ReleaseFile, as_json: Json = False, debug: Debug = False) -
                 f"; clipped private rows: {clipped:.1%} (noisy share of rows whose feature norm was clipped, not of "
                 "values outside the schema's bounds)"
             )
-            lines.append(
-                f"  measured: {measurement.name}, {noise.dim} coordinates, {noise.name} noise with sd "
-                f"{noise.variance**0.5:.4g}" + (known if clipped == clipped else "")
-            )
-            if measurement.held_back is not None:
-                lines.append(f"  held-back test: {measurement.held_back.noise.dim} coordinates")
-            if measurement.columns is not None:
-                lines.append(f"  columns and products in early stages: {measurement.columns.noise.dim} coordinates")
+            sd = f"{noise.variance**0.5:.4g}" + (known if clipped == clipped else "")
+            lines.append(f"  measured: {measurement.name}, {noise.dim} coordinates, {noise.name} noise with sd {sd}")
+            parts = {"held-back test": measurement.held_back}
+            parts["columns and products in early stages"] = measurement.columns
+            lines += [f"  {name}: {part.noise.dim} coordinates" for name, part in parts.items() if part is not None]
         lines += [f"  {name}: {value}" for name, value in settings(found.recipe or {})]
         say(f"{found.summary(width=columns())}\n  schema:\n{columns_of}")
         say(wrapped("\n".join(lines), width=columns()))

@@ -15,8 +15,7 @@ from iwbayes.schema import Schema
 from iwbayes.tables.read_table import Format, check_drop, header, unfit_columns
 from iwbayes.utils.warnings import PrivacyWarning
 
-#: Number of rows for which settings are checked if --n is not given.
-_ROWS = 1000
+_ROWS = 1000  # for which settings are checked if --n is not given
 NO_CELL = "No cell was read, and nothing was charged or written."
 AFTER_LOOK = (
     "Nothing was charged or written, but cells were read. If the rows are private, do not change the schema because of "

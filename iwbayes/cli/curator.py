@@ -158,13 +158,8 @@ def publish(
             if own is None:
                 own = Ledger(epsilon, delta, "replace-user", allow_large_delta=allow_large_delta)
             planned = release_epsilon(epsilon, delta, len(grid), own)
-        settings: dict[str, Any] = {
-            "epsilon": planned,
-            "delta": delta,
-            "rows_per_user": max(grid, default=1),
-            **options,
-        }
-        settings["adjacency"] = adjacency if own is None else own.adjacency
+        settings: dict[str, Any] = {"epsilon": planned, "delta": delta, "rows_per_user": max(grid, default=1)}
+        settings |= {"adjacency": adjacency if own is None else own.adjacency, **options}
         if own is not None:
             check_ledger(own, cast(Any, adjacency), delta, allow_large_delta=allow_large_delta)
             check_adjacency(own.adjacency, users=bool(grid))
@@ -186,8 +181,8 @@ def publish(
         else:
             rows = read_table(table, declared, on_undeclared=on_undeclared, **kept, **vars(form))
             private = PrivateTable(rows, declared, user=user, on_undeclared=on_undeclared)
-        options |= {"n_synthetic": n_synthetic, "ledger": own, "progressbar": not as_json}
-        options["allow_large_delta"] = allow_large_delta
+        options |= {"n_synthetic": n_synthetic, "ledger": own, "allow_large_delta": allow_large_delta}
+        options["progressbar"] = not as_json
         if grid:
             release = publish_users(private, epsilon=epsilon, delta=delta, grid=grid, **options)  # type: ignore[arg-type]
         else:

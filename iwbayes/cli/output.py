@@ -57,11 +57,7 @@ def finite(value: float) -> float | None:
 
 
 def check_output(path: Path, force: bool, *, inputs: Sequence[Path | None] = ()) -> None:
-    """Raise, before any work is done, if an output exists, is an input, or cannot be written.
-
-    With ``force`` an existing file may be replaced, unless the command reads or keeps it, also under another name
-    (links).
-    """
+    """Raise, before any work is done, if an output exists (without ``force``), is an input, or cannot be written."""
     for source in inputs:
         if source is not None and _same_file(path, source):
             raise FileExistsError(
@@ -84,11 +80,7 @@ def _same_file(first: Path, second: Path) -> bool:
 
 
 def save_or_rescue(save: Callable[[Path], Any], path: Path) -> Path:
-    """Save a result that cost privacy or time, if that fails in another folder, and return the path.
-
-    ``save`` takes a path and writes it completely or raises an OSError; that for ``path`` is raised if no folder is
-    writable.
-    """
+    """Save a result that cost privacy or time, if need be in another folder; return its path, or raise an OSError."""
     try:
         save(path)
         return path
@@ -151,10 +143,9 @@ def working(text: str) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def errors(debug: bool, *, private: bool = False) -> Iterator[None]:
-    """Print errors as one line on the error stream and exit with code 1, and print warnings as one line each.
+    """Print errors as one line and exit with code 1; with ``debug``, say where. Print warnings as one line each.
 
-    With ``debug``, also print where an error occurred. With ``private``, messages of libraries are not printed, because
-    they may quote private rows.
+    With ``private``, messages of libraries are not printed, because they may quote private rows.
     """
 
     def show_warning(message: Any, category: type[Warning], filename: str, *_: Any) -> None:
@@ -194,10 +185,8 @@ def _for_reading(line: str) -> str:
 def message_of(error: Exception, private: bool) -> str:
     """Return the message of an error in one line, without library messages that may quote private cells."""
     of_file = isinstance(error, OSError) and error.strerror and error.filename
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    home = "" if last is None else str(last.tb_frame.f_globals.get("__name__", ""))
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    home = str(frames[-1].f_globals.get("__name__", "")) if frames else ""
     if private and home.partition(".")[0] != "iwbayes" and not of_file:
         return (
             f"{type(error).__name__} in {home or 'a library'}. Its message is not shown, because it may contain "

@@ -189,5 +189,5 @@ def _plan_facts(expected: Plan) -> dict[str, Any]:
     """Return the facts of a plan, as plain JSON values."""
     names = ("epsilon", "epsilon_generator", "epsilon_weights", "terms", "n_features", "noise_sd", "noise_ratio")
     facts = {name: getattr(expected, name) for name in names}
-    facts["stage_noise_sd"] = list(expected.stage_noise_sd)
-    return facts | {"events": [event.to_dict() for event in expected.events]}
+    events = [event.to_dict() for event in expected.events]
+    return facts | {"stage_noise_sd": list(expected.stage_noise_sd), "events": events}

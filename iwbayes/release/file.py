@@ -28,8 +28,7 @@ from iwbayes.utils.arrays import Array
 PACKAGE_VERSION = version("iwbayes")
 FORMAT = "iwbayes release"
 FORMAT_VERSION = 1
-#: Measurements inside the measurement of a tilt.
-_PARTS = ("held_back", "columns")
+_PARTS = ("held_back", "columns")  # measurements inside the measurement of a tilt
 MANIFEST, TABLE, WEIGHTS, MEASUREMENTS = "manifest.json", "table.parquet", "weights.npz", "measurements.npz"
 
 
@@ -82,10 +81,7 @@ def _digest(manifest: dict[str, Any]) -> str:
 
 
 def from_bytes(source: BinaryIO) -> dict[str, Any]:
-    """Return the arguments of the `Release` in a file; damaged, altered, newer or foreign bytes raise an ArchiveError.
-
-    Intact members with invalid values raise exceptions of many types, which `load` converts to one.
-    """
+    """Return the arguments of the `Release` in a file. Bytes that are not valid raise an ArchiveError, or any other."""
     members, manifest = _read_members(source)
     file_size = source.seek(0, os.SEEK_END)
     schema = Schema.from_dict(manifest["schema"])
@@ -150,9 +146,6 @@ def _number(content: dict[str, Any], key: str) -> float:
     if not checks.is_real(value) or not math.isfinite(value) or value < 0:
         raise ArchiveError(f"its {key} must be a finite number of at least 0")
     return value
-
-
-# --- weights, measurement, statement -----------------------------------------------------------------
 
 
 def _measurement_to_parts(measurement: Measurement) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,7 +1,7 @@
 """The folder of rehearsals: ``facts.json``, the release, and one release file for each replay, ``0001.iwb`` and on.
 
-Each file is written completely or not at all, and ``facts.json`` after the release. So an interrupted run leaves a
-folder that can be read and continued. A folder can come from an untrusted source: each file is checked when it is read.
+Each file is written completely or not at all, and ``facts.json`` after the release, so an interrupted run can continue.
+A folder can come from an untrusted source: each file is checked when it is read.
 """
 
 from __future__ import annotations

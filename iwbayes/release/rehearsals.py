@@ -24,8 +24,7 @@ from iwbayes.utils.arrays import Array
 from iwbayes.utils.digest import digest
 from iwbayes.utils.display import html_table, wrapped
 
-#: Smallest number of rehearsals for an interval.
-LEAST = 10
+LEAST = 10  # rehearsals for an interval
 #: Number of directions in which the slope of a statistic is computed, standard deviation of log weights per step, and
 #: largest change of a log weight: a row of almost no weight can be far from the others in such a direction.
 _SLOPES, _STEP, _MOST = 20, 0.1, 1.0
@@ -39,7 +38,7 @@ def release_digest(release: Release) -> str:
 
 
 class RehearsedInterval(NamedTuple):
-    """Interval of a statistic, by `Rehearsals.interval`; `sd` is its standard deviation."""
+    """Interval of a statistic, by `Rehearsals.interval`."""
 
     estimate: float
     lower: float
@@ -62,9 +61,8 @@ class Rehearsals(Sequence[Release]):
     """Replays of a release, each made in the same way from rows drawn from the release's weighted rows.
 
     `rehearse` makes them, and `Rehearsals.load` reads them; pass them to `calibrate` or `fit`. The differences between
-    the estimates of the replays and the estimate of the release show how large its own error can be, from all causes.
-    They contain no private information beyond the release, and cost no privacy. ``rehearsals[0]`` is a `Release`, and
-    ``rehearsals.facts`` are facts that all share, such as the seed.
+    their estimates and that of the release show how large its own error can be, from all causes. They cost no privacy.
+    ``rehearsals[0]`` is a `Release`, and ``rehearsals.facts`` are facts that all share, such as the seed.
     """
 
     facts: RehearsalFacts
@@ -95,8 +93,8 @@ class Rehearsals(Sequence[Release]):
     def misfit(self) -> float:
         """Mean square error of the release's rows, in an unmeasured direction of variance one, that replays miss.
 
-        It is the excess of the release's measured error over the errors of the replays, at least
-        `Measurement.least_misfit`, plus the sampling variance of the private rows; NaN without a measurement.
+        It is the excess over the replays' errors, at least `Measurement.least_misfit`, plus the sampling variance of
+        the private rows; NaN without a measurement.
         """
         measurement = self.release.weights.measurement
         least = ASSUMED_MISFIT if measurement is None else measurement.least_misfit
@@ -125,12 +123,6 @@ class Rehearsals(Sequence[Release]):
         random_seed : int or numpy.random.Generator, optional
             Seed of the perturbations.
 
-        Returns
-        -------
-        RehearsedInterval
-            Named tuple of ``estimate``, ``lower``, ``upper``, the standard deviation ``sd``, and ``unrehearsed_share``,
-            the share of the variance that is due to unmeasured features.
-
         Raises
         ------
         ValueError
@@ -145,10 +137,7 @@ class Rehearsals(Sequence[Release]):
         """
         checks.share("level", level, "Pass for example 0.9.")
 
-        def as_array(rows: pd.DataFrame, weights: Array) -> Array:
-            return np.array([float(statistic(rows, weights))])
-
-        found = self.spread(as_array, random_seed=random_seed)
+        found = self.spread(lambda rows, weights: np.array([float(statistic(rows, weights))]), random_seed=random_seed)
         if not np.isfinite(found.estimate[0]):
             raise ValueError("the statistic of the release is not finite. It must return a finite number.")
         if found.n_finite[0] < LEAST:
@@ -177,21 +166,19 @@ class Rehearsals(Sequence[Release]):
 
     def _missed(self, statistics: Callable[[pd.DataFrame, Array], Array], rng: np.random.Generator) -> Array:
         """Return variances (q,) due to unmeasured features, from the slopes of the statistics along them."""
-        release, measurement = self.release, self.release.weights.measurement
-        none = np.zeros(1)
+        frame, weights = self.release.synthetic.frame, self.release.weights
+        values, measurement = weights.values, weights.measurement
         if np.isnan(self.misfit) or measurement is None or measurement.features is None:
-            return none
-        values = release.weights.values
-        directions = unmeasured_features(release.synthetic.frame, measurement.features, values / values.sum())
-        size = directions.shape[1]
-        if not size:
-            return none
+            return np.zeros(1)
+        directions = unmeasured_features(frame, measurement.features, values / values.sum())
+        if not (size := directions.shape[1]):
+            return np.zeros(1)
         slopes = []
         for _ in range(_SLOPES):
             along = rng.normal(size=size)
             step = np.clip(directions @ (along / np.linalg.norm(along)) * _STEP, -_MOST, _MOST)
             ends = [values * np.exp(sign * step) for sign in (1, -1)]
-            up, down = (statistics(release.synthetic.frame, end / end.mean()) for end in ends)
+            up, down = (statistics(frame, end / end.mean()) for end in ends)
             slopes.append((up - down) / (2 * _STEP))
         # on average, a random direction has 1/size of the squared slope of a statistic
         return self.misfit * size * np.mean(np.square(slopes), axis=0)
@@ -220,14 +207,32 @@ class Rehearsals(Sequence[Release]):
         return f"{generator} and weights replayed" if generator else "weights replayed, rows kept unchanged"
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the rehearsals to a new folder, completely or not at all, and return its path."""
+        """Write the rehearsals to a new folder, completely or not at all, and return its path.
+
+        Parameters
+        ----------
+        path : str or path
+
+        Raises
+        ------
+        FileExistsError, OSError
+            If the path already exists or cannot be written.
+        """
         write_folder(Path(path), self.facts, self._release, self._contents)
         return Path(path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Rehearsals:
-        """Read rehearsals from a folder; a RehearsalsError if it is damaged.
+        """Read rehearsals from a folder. It runs no code from the folder, and checks each replay when it is read.
 
-        It runs no code from the folder, and checks each replay when it is read. So do not move the folder.
+        Parameters
+        ----------
+        path : str or path
+            Do not move the folder: replays are read from it when they are needed.
+
+        Raises
+        ------
+        RehearsalsError, OSError
+            If the folder is damaged, is not a folder of rehearsals, or cannot be opened.
         """
         return cls(*read_folder(path))

@@ -4,10 +4,8 @@ A release file is a zip archive with four members:
 
 - ``manifest.json``: versions, schema, privacy statement, recipe, settings of the weights and of their measurement, size
   and SHA-256 of every other member, and the SHA-256 of the manifest itself without that entry;
-- ``table.parquet``: the synthetic rows, which any Parquet reader can read;
-- ``weights.npz``: ``log_weights``, shape (draw, row);
-- ``measurements.npz``: if there is a measurement, its ``value``, ``center`` and ``whitener``, and the ``coefficients``
-  of the tilt.
+- ``table.parquet``: the synthetic rows; ``weights.npz``: ``log_weights``, shape (draw, row);
+- ``measurements.npz``, if there is a measurement: ``value``, ``center``, ``whitener``, ``coefficients`` of the tilt.
 
 Nothing is pickled, and the same content gives the same bytes.
 """
@@ -37,11 +35,9 @@ from iwbayes.utils.arrays import Array
 from iwbayes.utils.display import WIDTH, html_table, one_line, wrapped
 
 #: Description of the measured features, by the name of their set.
-_MEASURED = {
-    "linear": "columns alone",
-    "squares": "columns and squares",
-    "quadratic": "columns, squares and products of two",
-}
+_MEASURED = dict(
+    linear="columns alone", squares="columns and squares", quadratic="columns, squares and products of two"
+)
 
 
 class ReleaseError(ValueError):
@@ -58,9 +54,8 @@ class Release:
     Parameters
     ----------
     synthetic : SyntheticTable
-        Synthetic rows.
     weights : Weights
-        Weights of these rows.
+        One weight per synthetic row.
     statement : PrivacyStatement
         Uses of the private rows and their joint privacy guarantee.
     n_private : int
@@ -69,11 +64,6 @@ class Release:
         Settings of the release, as plain JSON values.
     format_version : int
         Format of release files.
-
-    Examples
-    --------
-    >>> len(release.synthetic), release.n_private
-    (10000, 2000)
     """
 
     synthetic: SyntheticTable
@@ -157,7 +147,6 @@ class Release:
 
     @cached_property
     def _judged(self) -> tuple[str, str]:
-        """Verdict and next step. Each fit has a separate verdict."""
         weights, measurement = self.weights, self.weights.measurement
         if self.statement.adjacency == "replace-user":
             verdict = "users own several rows, so no interval is calibrated"
@@ -196,7 +185,7 @@ class Release:
         return self.summary()
 
     def summary(self, *, width: int = WIDTH) -> str:
-        """Return sizes, origin, weights, verdict and privacy statement as plain text, with lines of at most `width`."""
+        """Return sizes, origin, weights, verdict and privacy statement as text, with lines of at most `width`."""
         title, facts, notes = self._facts()
         lines = [title, *(f"  {name}: {value}" for name, value in facts)]
         lines.append("  privacy: " + "\n".join(self.statement.lines()).replace("\n", "\n  "))
@@ -229,11 +218,6 @@ class Release:
 
         Several weight draws are averaged. Use them in any tool that accepts row weights, for example as
         ``sample_weight`` in scikit-learn. The sum determines how much the rows count relative to a penalty.
-
-        Examples
-        --------
-        >>> round(float(release.sample_weight.sum())) == release.n_private
-        True
         """
         values = self.weights.values
         return np.asarray(values * (self.n_private / values.sum()))
@@ -245,19 +229,16 @@ class Release:
     def resample(self, n: int | None = None, *, random_seed: int | np.random.Generator | None = None) -> SyntheticTable:
         """Draw rows in proportion to their weights, for tools that do not accept weights.
 
+        The rows are in random order. A row can appear several times; its count differs from its expectation by less
+        than one (systematic resampling). Several weight draws are averaged. Intervals from these rows do not account
+        for the noise in the weights.
+
         Parameters
         ----------
         n : int, optional
             Number of rows to draw. The default is the number of private rows.
         random_seed : int or numpy.random.Generator, optional
             Seed of the draw. By default each call gives different rows.
-
-        Returns
-        -------
-        SyntheticTable
-            The drawn rows in random order. A row can appear several times; its count differs from its expectation by
-            less than one (systematic resampling). Several weight draws are averaged. Intervals from these rows do not
-            account for the noise in the weights.
 
         Examples
         --------
@@ -276,7 +257,6 @@ class Release:
         Parameters
         ----------
         path : str or path
-            File to write.
         overwrite : bool, default False
             Replace an existing file.
         allow_uncertified : bool, default False
@@ -304,7 +284,7 @@ class Release:
 
 
 def load(path: str | os.PathLike[str]) -> Release:
-    """Read a release file.
+    """Read a release file; the release is equal, bit for bit, to the saved one.
 
     Reading is safe for files from untrusted sources: no code from the file runs, all content is checked, and its size
     is bounded before it is decoded. In texts, characters that are not printable are escaped. Checksums detect damage,
@@ -313,12 +293,6 @@ def load(path: str | os.PathLike[str]) -> Release:
     Parameters
     ----------
     path : str or path
-        Release file.
-
-    Returns
-    -------
-    Release
-        The release, equal bit for bit to the saved one.
 
     Raises
     ------
@@ -326,13 +300,6 @@ def load(path: str | os.PathLike[str]) -> Release:
         If the file is truncated, damaged, altered, too large, written by a newer version, or not a release.
     OSError
         If the file does not exist or cannot be opened.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> path = release.save(Path(tempfile.mkdtemp(), "people.iwb"), allow_uncertified=True)
-    >>> load(path).n_private == release.n_private
-    True
     """
     path = Path(path)
     with open(path, "rb") as source:

@@ -23,8 +23,7 @@ _RULES = {
     "renyi": "Costs combined by the privacy filter renyi (Renyi divergences of one order add up).",
     "basic": "Costs combined by the privacy filter basic (epsilons and deltas add up).",
 }
-#: An infinite epsilon in a file, because JSON has no infinite numbers.
-INFINITE = "infinite"
+INFINITE = "infinite"  # epsilon in a file, because JSON has no infinite numbers
 #: Adjacencies if every person owns one row, and all adjacencies, including the one for persons with several rows.
 RowAdjacency = Literal["replace-one", "zero-out"]
 Adjacency = Literal["replace-one", "zero-out", "replace-user"]
@@ -37,15 +36,12 @@ _REACH = (
     "The guarantee holds among tables that conform to the schema. Do not change a schema because of a refusal: the "
     "refusal depends on private rows, and no charge covers it.",
 )
-#: Width of these paragraphs: they fit an 80-column terminal even if they are indented.
-_PARAGRAPH = 76
+_PARAGRAPH = 76  # width of these paragraphs: they fit an 80-column terminal even if they are indented
 
 
 @dataclass(frozen=True)
 class Event:
-    """One use of the private rows by a mechanism.
-
-    An event records what happened; a ledger computes the joint cost of several events.
+    """One use of the private rows by a mechanism; a ledger computes the joint cost of several events.
 
     Parameters
     ----------
@@ -58,18 +54,12 @@ class Event:
     epsilon, delta : float
         Guarantee of one use alone. For "dp-sgd", the guarantee of all steps together. The default of delta is 0.
     noise_multiplier : float or None, default None
-        For "gaussian", noise standard deviation divided by the L2 sensitivity. For "dp-sgd", noise standard deviation
-        divided by the clip norm of the gradient of one row. None for other mechanisms.
+        For "gaussian" and "dp-sgd", noise standard deviation divided by the L2 sensitivity or the clip norm of the
+        gradient of one row. None for other mechanisms.
     count : int, default 1
         Number of times that the mechanism ran.
     sampling_probability, steps : float and int, or None
         For "dp-sgd", probability that a row is in a step, and number of steps.
-
-    Examples
-    --------
-    >>> event = Event("mean income", "laplace", 0.5, count=2)
-    >>> Event.from_dict(event.to_dict()) == event
-    True
     """
 
     label: str
@@ -132,9 +122,9 @@ def count_uses(events: Iterable[Event]) -> dict[Event, int]:
 class PrivacyStatement:
     """All uses of the private rows and their joint (epsilon, delta) guarantee.
 
-    A release contains its statement as ``release.statement``; a ledger gives it with ``ledger.statement()``. It covers
-    its events: one release, and all earlier uses that the same ledger charged. Costs under other ledgers add up. You
-    may choose settings by looking at earlier releases of the same ledger, but not by looking at the private rows.
+    It is ``release.statement``, or ``ledger.statement()``. It covers one release and all earlier uses that the same
+    ledger charged; costs under other ledgers add up. You may choose settings by looking at earlier releases of the same
+    ledger, but not by looking at the private rows.
 
     Parameters
     ----------
@@ -145,7 +135,6 @@ class PrivacyStatement:
         replaced or is a null row. Under "replace-user" they have the same public number of users and differ in all rows
         of one user.
     events : tuple of Event
-        Uses of the private rows.
     noise : {"hardened", "floating-point", "unverified", "seeded"}
         Worst source of noise used. "unverified" noise comes from a source outside this package, which the notes name.
         "seeded" noise can be reproduced, so it protects no person.
@@ -156,14 +145,12 @@ class PrivacyStatement:
     on_undeclared : {"refuse", "missing", "other"}, default "refuse"
         Treatment of cells that did not fit the schema; see `PrivateTable`.
     products : frozenset of str or None, default None
-        Digests of the tables and weights that the charged events produced; a `Release` checks its parts with them. Not
-        stored in files.
+        Digests of tables and weights that the events produced, to check a `Release`; not stored in files.
     rule : str or None, default None
-        How the costs of releases were combined: "fixed" if all settings were fixed in advance, so that the joint
-        privacy loss distribution applies, or the privacy filter of the ledger. None if no ledger gave the statement.
+        How costs were combined: "fixed" (the joint privacy loss distribution, if all settings were fixed in advance)
+        or the privacy filter of the ledger. None if no ledger gave the statement.
     budget : (float, float) or None, default None
-        Epsilon and delta that all releases of the ledger together never exceed, even if later settings depend on
-        earlier releases.
+        What all releases of the ledger together never exceed, even if later settings depend on earlier releases.
     large_delta : int or None, default None
         Number of rows, or of users, if delta is at least one over it, which the curator allowed.
 

@@ -1,10 +1,9 @@
 """Rows of a release file: write and read its Parquet member, with a bound on the memory that reading needs.
 
-A Parquet file can be thousands of times smaller than its content. Three checks come before any cell is decoded. The
-number of cells is limited by the size of the release file. So is the size of the decompressed pages, as the headers of
-the pages declare it, because readers allocate that size (the footer may state another one). And each page must have an
-encoding in which no text can be larger than its page. The footer is read here as well, because pyarrow's object of a
-column chunk ends the process if the statistics in it contradict the schema.
+A Parquet file can be thousands of times smaller than its content. Before any cell is decoded, the number of cells and
+the size that the headers of pages declare, which readers allocate, are limited by the size of the release file; and
+each page must have an encoding in which no text can be larger than its page. The footer is read here as well, because
+pyarrow's object of a column chunk ends the process if the statistics in it contradict the schema.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ from iwbayes.schema.columns import Column, _Numeric, _Whole
 from iwbayes.tables import SyntheticTable
 from iwbayes.utils.archive import ArchiveError, decoded_limit
 
-#: Bytes per cell of the decoded table: a number and an indicator of missing cells, or a code of a level.
-_CELL = 9
+_CELL = 9  # bytes of a decoded cell: a number and an indicator of missing cells, or a code of a level
 #: Encodings of pages: PLAIN, PLAIN_DICTIONARY, RLE and RLE_DICTIONARY. In others, each text can repeat the one before.
 _ENCODINGS = (0, 2, 3, 8)
 #: Field of a page header with a header of its kind (data, dictionary, data of version 2), and field of its encoding.
@@ -114,9 +112,6 @@ def _series(column: Any, values: pa.ChunkedArray) -> pd.Series:
     if ((codes < 0) != absent).any():
         raise ArchiveError(f"its column {column.name!r} has levels that its schema does not declare")
     return column.from_codes(codes)
-
-
-# --- headers of pages ------------------------------------------------------------------------------------
 
 
 def _footer(content: bytes) -> dict[int, Any]:

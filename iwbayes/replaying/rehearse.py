@@ -58,14 +58,14 @@ def rehearse(
     Parameters
     ----------
     release : Release
-        The release as it was published, including its settings. If its rows came from outside, they are kept unchanged
-        and only their weights are estimated again; the rehearsals then do not show errors of the generator.
+        The release as it was published. If its rows came from outside, only their weights are estimated again; the
+        rehearsals then do not show errors of the generator.
     n : int, default 40
         Number of rehearsals, at least 10. Standard deviations from n rehearsals have a relative standard error of about
         ``1/sqrt(2 n)``; intervals account for it.
     path : str or path, optional
-        Folder in which each rehearsal becomes a release file when it ends. A stopped run continues from the folder, and
-        you can add rehearsals later. With a path, memory does not grow with n.
+        Folder in which each rehearsal becomes a file when it ends. A stopped run continues from it, and you can add
+        rehearsals later. With a path, memory does not grow with n.
     executor : concurrent.futures.Executor or dask.distributed.Client, optional
         Runs the replays, for example on a cluster. Its workers need this package.
     n_jobs : int, default 1
@@ -73,15 +73,9 @@ def rehearse(
     models : sequence of ScoreModel, default ()
         Models of the release that are functions, as made by `iwbayes.model`. The release stores their names only.
     random_seed : int, optional
-        Seed. It and the number i alone determine rehearsal i, on any machine. Runs that continue from a folder use its
-        seed.
+        It and the number i alone determine rehearsal i, on any machine. Runs that continue from a folder use its seed.
     progressbar : bool, default True
         Show progress and remaining time if the error stream is a terminal.
-
-    Returns
-    -------
-    Rehearsals
-        The replays, in the order of their numbers.
 
     Raises
     ------
@@ -93,9 +87,8 @@ def rehearse(
 
     Warns
     -----
-    UserWarning
-        If the run was interrupted after at least 10 rehearsals, which are then returned; or if up to a tenth of the
-        replays failed.
+    IwbayesWarning
+        If the run was interrupted after at least 10 rehearsals, which are returned, or up to a tenth of them failed.
 
     Examples
     --------

@@ -1,8 +1,4 @@
-"""Conversion of single cells, for the options that handle cells which do not fit a schema.
-
-The dtype of a column depends on all its rows. The functions here convert each cell separately, so no cell can change
-how another cell is read.
-"""
+"""Conversion of cells that may not fit a schema, each separately: no cell can change how another cell is read."""
 
 from __future__ import annotations
 
@@ -24,8 +20,7 @@ AFTER_REFUSAL = (
     f"{REVEALS} So do not change the schema because of this message: use "
     'on_undeclared="missing" or "other", chosen before reading the rows.'
 )
-#: Kinds of cells that may be NaN.
-_NUMBERS = (float, complex, np.generic, Decimal)
+_NUMBERS = (float, complex, np.generic, Decimal)  # cells that may be NaN
 #: Text that is read as a boolean.
 BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 

@@ -1,7 +1,4 @@
-"""Column types of a schema: public bounds and levels, checks, encoding to centred features and decoding.
-
-Nothing here reads a bound or a level from data, and no message contains a value of the data.
-"""
+"""Column types of a schema. Nothing here reads a bound or a level from data, and no message quotes a value of it."""
 
 from __future__ import annotations
 
@@ -21,10 +18,8 @@ from iwbayes.utils.arrays import Array
 
 Level = str | int | bool
 
-#: Level for cells that are none of the declared levels.
-OTHER = "other"
-#: Largest number of characters of a column name and of a level: outputs repeat both many times.
-MOST_CHARACTERS = 500
+OTHER = "other"  # level for cells that are none of the declared levels
+MOST_CHARACTERS = 500  # of a column name and of a level: outputs repeat both many times
 
 
 class Column:
@@ -143,14 +138,12 @@ class _Numeric(Column):
         return pd.Series(numbers, name=self.name)
 
     def conform(self, values: pd.Series) -> pd.Series:
-        """Check and clip the values."""
         return self._canonical(self._numbers(values))
 
     def admit(self, values: pd.Series, on_undeclared: str) -> pd.Series:
         return self._canonical(np.clip(cells.numbers(values), self.lower, self.upper))
 
     def encode(self, values: pd.Series) -> Array:
-        """Scale the values from their bounds to [-1/2, 1/2]."""
         numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
         low, high = self._scale()
         scaled = np.clip((self._forward(numbers) - low) / (high - low) - 0.5, -0.5, 0.5)
@@ -170,7 +163,6 @@ class Real(_Numeric):
     Parameters
     ----------
     name : str
-        Column name.
     lower, upper : float
         Public bounds in the unit of the column. Values outside are clipped to them.
     transform : {None, "log1p"}, default None
@@ -222,7 +214,6 @@ class Integer(_Whole):
     Parameters
     ----------
     name : str
-        Column name.
     lower, upper : int
         Public bounds, inclusive, at most 2**53 in absolute value. Values outside are clipped to them.
     missing : bool, default False
@@ -246,8 +237,7 @@ class Integer(_Whole):
 
     def _numbers(self, values: pd.Series) -> Array:
         numbers = super()._numbers(values)
-        present = numbers[~np.isnan(numbers)]
-        if (present != np.round(present)).any():
+        if (np.round(numbers) != numbers)[~np.isnan(numbers)].any():
             raise ValueError(
                 f"column {self.name!r} is declared Integer and has fractional values. Round it, or declare it Real. "
                 f"{AFTER_REFUSAL}"
@@ -323,17 +313,10 @@ class Binary(_Levels):
     Parameters
     ----------
     name : str
-        Column name.
     levels : pair of str, int or bool, default (0, 1)
         The two levels. The second is the success of a Bernoulli likelihood.
     missing : bool, default False
         Whether missing cells are allowed. They are encoded by a separate indicator.
-
-    Examples
-    --------
-    >>> insured = Binary("insured", ["no", "yes"])
-    >>> insured.encode(insured.conform(pd.Series(["yes", "no"])))[:, 0].tolist()
-    [0.5, -0.5]
     """
 
     name: str
@@ -373,17 +356,10 @@ class Categorical(_Levels):
     Parameters
     ----------
     name : str
-        Column name.
     levels : sequence of str, int or bool
         The levels, at least two. The first is the reference level of a regression.
     missing : bool, default False
         Whether missing cells are allowed. They are encoded by an additional indicator of the block.
-
-    Examples
-    --------
-    >>> region = Categorical("region", ["north", "south", "east"])
-    >>> region.encode(region.conform(pd.Series(["south", "north"]))).tolist()
-    [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]
     """
 
     name: str

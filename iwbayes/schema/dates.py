@@ -30,9 +30,8 @@ _UNITS: Mapping[str, tuple[Any, int]] = {"day": ("D", 1), "week": ("D", 7), "mon
 class Date(_Whole):
     """Declare a column of dates with a public range, counted in units since the first date.
 
-    In the tables of this package a date is a whole number: 0 is the unit that contains ``first``, 1 is the next unit,
-    and so on. The synthetic rows contain these numbers, and formulas and PyMC models use them, so a coefficient is the
-    effect of one unit. `dates` converts the numbers back to dates.
+    In the tables of this package, formulas and PyMC models a date is a whole number: 0 is the unit that contains
+    ``first``, 1 is the next unit, and so on. `dates` converts the numbers back to dates.
 
     Cells may be dates, datetimes (time of day and time zone are ignored) or ISO text; for months and years also
     "2010-01", and for years "2010". A whole number from 0 to ``upper`` is a number of units. All other cells do not
@@ -41,7 +40,6 @@ class Date(_Whole):
     Parameters
     ----------
     name : str
-        Column name.
     first, last : datetime.date or str
         Public range, as dates or ISO text such as "2010-01-31", at least one unit apart. Dates outside are moved to its
         ends. The attributes are ISO text.
@@ -100,10 +98,19 @@ class Date(_Whole):
         if pd.api.types.is_numeric_dtype(values.dtype) and values.dtype.kind in "iuf":
             numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
             return np.where(self._counts(numbers), numbers, np.nan)
-        return self._by_cell(values)
+        objects = values.astype(object).to_numpy()  # to_numpy makes integers of sparse dates in pandas 2
+        days = np.fromiter((_day(cell, self.unit) for cell in objects), "datetime64[D]", len(objects))
+        numbers = np.fromiter(map(_number, objects), np.float64, len(objects))
+        return np.where(self._counts(numbers), numbers, self._since(days))
 
     def dates(self, values: pd.Series) -> pd.Series:
-        """Convert numbers of units to the first day of each unit, dtype datetime64[s]; NaT if missing."""
+        """Convert numbers of units to the first day of each unit, dtype datetime64[s]; NaT if missing.
+
+        Parameters
+        ----------
+        values : pandas.Series, shape (row,)
+            Numbers of units, as in the tables of this package.
+        """
         numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
         unit, size = _UNITS[self.unit]
         start = np.datetime64(str(self.first), unit).astype(np.int64)
@@ -141,12 +148,6 @@ class Date(_Whole):
         """Return whether numbers are whole numbers within the range."""
         return (numbers >= self.lower) & (numbers <= self.upper) & (numbers == np.round(numbers))
 
-    def _by_cell(self, values: pd.Series) -> Array:
-        objects = values.astype(object).to_numpy()  # to_numpy makes integers of sparse dates in pandas 2
-        days = np.fromiter((_day(cell, self.unit) for cell in objects), "datetime64[D]", len(objects))
-        numbers = np.fromiter(map(_number, objects), np.float64, len(objects))
-        return np.where(self._counts(numbers), numbers, self._since(days))
-
 
 def _number(cell: Any) -> float:
     """Return a number unchanged, and NaN for everything else; text such as "2010" may be a date in a short form."""
@@ -156,8 +157,7 @@ def _number(cell: Any) -> float:
 def _day(cell: Any, unit: str) -> np.datetime64:
     """Return the day of a date, a datetime or ISO text, or NaT. Never raise or warn."""
     try:
-        if isinstance(cell, bytes):
-            cell = cell.decode("utf-8", "replace")
+        cell = cells._plain(cell)
         if isinstance(cell, str):
             if unit in _SHORT and _SHORT[unit].fullmatch(cell):
                 return np.datetime64(cell, "D")

@@ -23,10 +23,8 @@ from iwbayes.utils.display import WIDTH, html_table, text_table
 
 #: Column types by their name in a schema file.
 COLUMN_TYPES: dict[str, type[Column]] = {column.kind: column for column in (Real, Integer, Date, Binary, Categorical)}
-#: Largest number of encoded features. Tables of all pairs of more features would not fit into memory.
-MOST_FEATURES = 20_000
-#: Largest number of levels that the description of a column lists; the others are counted.
-_MOST_LEVELS = 40
+MOST_FEATURES = 20_000  # encoded; tables of all pairs of more features would not fit into memory
+_MOST_LEVELS = 40  # that the description of a column lists; the others are counted
 
 
 class Frozen:
@@ -83,8 +81,7 @@ class Schema(Frozen):
                 f"{self.n_features}. Group rare levels."
             )
         for label, names in (("column", self.names), ("feature", self.feature_names)):
-            repeated = sorted(name for name, count in Counter(names).items() if count > 1)
-            if repeated:
+            if repeated := sorted(name for name, count in Counter(names).items() if count > 1):
                 raise ValueError(f"{label} names must be distinct; repeated: {repeated}. Rename one.")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -135,15 +132,26 @@ class Schema(Frozen):
     def admitting(self, on_undeclared: str) -> Schema:
         """Return the published schema of a `PrivateTable` with this option. It does not depend on the rows.
 
-        "refuse" changes nothing. "missing" allows missing cells in every column. "other" adds a level "other" to each
-        Categorical whose levels are text, and allows missing cells in all other columns. Applying the option again
-        changes nothing.
+        Applying the option again changes nothing.
+
+        Parameters
+        ----------
+        on_undeclared : {"refuse", "missing", "other"}
+            "refuse" changes nothing. "missing" allows missing cells in every column. "other" adds a level "other" to
+            each Categorical whose levels are text, and allows missing cells in all other columns.
+
+        Raises
+        ------
+        ValueError
+            If the option is invalid, or two features of the new schema have the same name.
         """
         option = check_on_undeclared(on_undeclared)
         return self if option == "refuse" else Schema(*(column.admitting(option) for column in self))
 
     def conform(self, frame: pd.DataFrame, *, on_undeclared: str = "refuse") -> pd.DataFrame:
         """Check a table against the declaration, and return it in canonical form.
+
+        Its columns have the order of the schema and canonical dtypes; numbers are clipped, and the index is a range.
 
         Parameters
         ----------
@@ -152,11 +160,6 @@ class Schema(Frozen):
         on_undeclared : {"refuse", "missing", "other"}, default "refuse"
             Treatment of cells that do not fit; see `PrivateTable`. The result has the schema
             ``admitting(on_undeclared)``.
-
-        Returns
-        -------
-        pandas.DataFrame, shape (row, column)
-            Columns in schema order with canonical dtypes, numbers clipped to their bounds, and a RangeIndex.
 
         Raises
         ------
@@ -168,16 +171,13 @@ class Schema(Frozen):
         if not isinstance(frame, pd.DataFrame):
             raise TypeError(f"a table must be a pandas DataFrame; got {type(frame).__name__}.")
         names = list(frame.columns)
-        absent = [name for name in self.names if name not in names]
-        if absent:
+        if absent := [name for name in self.names if name not in names]:
             raise ValueError(
                 f"the table lacks the declared columns {absent}. Add them, or leave them out of the schema."
             )
-        repeated = [name for name in self.names if names.count(name) > 1]
-        if repeated:
+        if repeated := [name for name in self.names if names.count(name) > 1]:
             raise ValueError(f"the table has the columns {repeated} more than once. Drop or rename one of each.")
-        unknown = [index for index, name in enumerate(names) if name not in self.names]
-        if unknown:
+        if unknown := [index for index, name in enumerate(names) if name not in self.names]:
             raise ValueError(
                 f"the table has columns that the schema does not declare, at positions {unknown} "
                 f"(counted from 0). Drop them, or declare them; always drop identifiers."
@@ -191,17 +191,30 @@ class Schema(Frozen):
         return pd.DataFrame(found, copy=False)
 
     def encode(self, frame: pd.DataFrame) -> Array:
-        """Encode a table in canonical form as centred features, shape (row, feature)."""
+        """Encode a table as centred features, shape (row, feature).
+
+        Numbers are scaled from their bounds to [-1/2, 1/2]; binary columns are -1/2 and +1/2, and categories one-hot.
+
+        Parameters
+        ----------
+        frame : pandas.DataFrame, shape (row, column)
+            Table in canonical form, as `conform` and `decode` return it.
+        """
         return np.hstack([column.encode(frame[column.name]) for column in self.columns])
 
     def decode(self, features: Array) -> pd.DataFrame:
-        """Decode features, shape (row, feature), to the nearest table in canonical form; the inverse of `encode`."""
+        """Decode features to the nearest table in canonical form; the inverse of `encode`.
+
+        Parameters
+        ----------
+        features : array, shape (row, feature)
+            A ValueError for other shapes.
+        """
         features = np.asarray(features, dtype=np.float64)
         if features.ndim != 2 or features.shape[1] != self.n_features:
             raise ValueError(f"features must have shape (row, {self.n_features}); got {features.shape}.")
-        edges = np.cumsum([len(column.feature_names) for column in self.columns])[:-1]
-        blocks = np.split(features, edges, axis=1)
-        return pd.DataFrame({c.name: c.decode(b) for c, b in zip(self.columns, blocks, strict=True)})
+        blocks = np.split(features, np.cumsum([len(column.feature_names) for column in self])[:-1], axis=1)
+        return pd.DataFrame({c.name: c.decode(block) for c, block in zip(self, blocks, strict=True)})
 
     def to_dict(self) -> dict[str, list[dict[str, Any]]]:
         """Return the schema as a plain dictionary: ``{"column": [{"name": ..., "type": ...}, ...]}``."""
@@ -234,9 +247,17 @@ class Schema(Frozen):
 
     @classmethod
     def from_toml(cls, source: str | Path) -> Schema:
-        """Read a schema from TOML text or from a file; TypeError or ValueError if it is not valid.
+        """Read a schema from TOML text or from a file.
 
-        A string that ends in ``.toml``, or a pathlib.Path, is the path of a file.
+        Parameters
+        ----------
+        source : str or pathlib.Path
+            TOML text, or the path of a file. A string that ends in ``.toml`` is a path.
+
+        Raises
+        ------
+        TypeError, ValueError, OSError
+            If the text is not a valid schema, or the file cannot be read.
         """
         is_file = isinstance(source, Path) or (source.strip().endswith(".toml") and "\n" not in source)
         try:

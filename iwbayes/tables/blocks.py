@@ -17,10 +17,8 @@ from iwbayes.utils.optional import import_optional
 
 #: Largest number of rows per block; four times as many if the results of the blocks are summed.
 BLOCK_ROWS = 2**17
-#: Number of partial sums that are added at once; memory holds about this number times the log of the number of blocks.
-_ADDED = 2
-#: Number of partitions whose owners are read at once.
-_OWNERS_AT_ONCE = 16
+_ADDED = 2  # partial sums at once; memory holds about this number times the log of the number of blocks
+_OWNERS_AT_ONCE = 16  # partitions whose owners are read
 
 
 def import_dask() -> Any:
@@ -70,11 +68,8 @@ class DaskRows:
         if user is not None:
             check_user_column(frame.columns, schema, user)
         self._parts = _without_words(frame.to_delayed)  # some frames, such as sorted frames, read their rows here
-        self._schema = schema
-        self._on_undeclared = on_undeclared
-        self._user = user
+        self._schema, self._on_undeclared, self._user = schema, on_undeclared, user
         self._kept: list[IntArray] | None = None
-        #: Owners of the rows; None without a user column.
         self.owners = None if user is None else Owners.over(self._part_owners(user))
         self.n_rows = 0
         self.n_rows = sum(self.map(len))
@@ -116,7 +111,6 @@ class DaskRows:
         return np.asarray(total, dtype=np.int64)
 
     def _tasks(self, function: Callable[[pd.DataFrame], Any], *, add: bool) -> list[Any]:
-        """Return one task per partition."""
         import dask
 
         apply = partial(_apply, schema=self._schema, on_undeclared=self._on_undeclared, function=function, add=add)
@@ -140,7 +134,6 @@ class DaskRows:
 
 
 def _computed(tasks: list[Any]) -> list[Any]:
-    """Compute tasks; see `_without_words`."""
     import dask
 
     return _without_words(lambda: dask.compute(*tasks))
@@ -189,7 +182,6 @@ def _apply(
 
 
 def _added(parts: list[_Done]) -> _Done:
-    """Add the results of several tasks."""
     results = [result for part in parts for result in part.results]
     refusal = next((part.refusal for part in parts if part.refusal is not None), None)
     return _Done(sum(part.n_rows for part in parts), [reduce(np.add, results)] if results else [], refusal)

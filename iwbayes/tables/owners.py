@@ -23,17 +23,12 @@ OTHER_OWNERS = (
 )
 #: Owners, keys and positions of some rows, in the order of their positions.
 _Held = tuple[IntArray, NDArray[np.uint64], IntArray]
-#: Number of new rows that are collected before rows are dropped, unless more may be kept.
-_NEW_ROWS = 2**22
-#: Number of keys from one call of the hash function.
-_KEYS_AT_ONCE = 2**15
+_NEW_ROWS = 2**22  # that are collected before rows are dropped, unless more may be kept
+_KEYS_AT_ONCE = 2**15  # from one call of the hash function
 
 
 def row_keys(secret: IntArray) -> Keys:
-    """Return a function that gives random keys of rows: SHAKE-256 of a secret and the position of the row.
-
-    Keys do not depend on the content of any row, nor on how the rows are split into blocks.
-    """
+    """Return a function that gives random keys of rows: SHAKE-256 of a secret and of the row's position alone."""
     seed = np.asarray(secret, dtype=np.int64).tobytes()
 
     def keys(start: int, stop: int) -> NDArray[np.uint64]:

@@ -32,7 +32,6 @@ class PrivateTable(Frozen):
         Private rows with exactly the declared columns, and the user column if there is one. The frame is copied, and
         numbers outside their bounds are clipped.
     schema : Schema
-        Public declaration of the columns.
     user : str, optional
         Name of the column that says who owns a row, if users own several rows. It is not part of the schema and is not
         published. Call `bound_contributions` on the table before you use it, under a ledger with user-level privacy.
@@ -45,6 +44,8 @@ class PrivateTable(Frozen):
 
     Attributes
     ----------
+    schema : Schema
+        Published schema: the declared schema extended by ``admitting(on_undeclared)``.
     rows_per_user : int or None
         Public upper bound of the number of rows per user: 1 without users, None until contributions are bounded.
 
@@ -55,19 +56,18 @@ class PrivateTable(Frozen):
 
     Examples
     --------
-    >>> from iwbayes.schema import Categorical, Real
-    >>> declared = Schema(Real("age", 18, 90), Categorical("region", ["north", "south"]))
+    >>> declared = iw.Schema(iw.Real("age", 18, 90), iw.Categorical("region", ["north", "south"]))
     >>> rows = pd.DataFrame({"age": [41, "unknown"], "region": ["north", "abroad"]})
     >>> private = PrivateTable(rows, declared, on_undeclared="other")
     >>> private.schema == declared.admitting("other")
     True
     """
 
-    __slots__ = ("_frame", "_n_private", "_rows", "_schema", "_source", "_users", "on_undeclared", "rows_per_user")
+    __slots__ = ("_frame", "_n_private", "_rows", "_source", "_users", "on_undeclared", "rows_per_user", "schema")
 
     _frame: pd.DataFrame | None
     _rows: DaskRows | None
-    _schema: Schema
+    schema: Schema
     _n_private: int | None
     _source: str | None
     _users: IntArray | None
@@ -96,6 +96,10 @@ class PrivateTable(Frozen):
     ) -> PrivateTable:
         """Make a table of the rows of a Dask frame. The rows stay in the frame, and may be larger than memory.
 
+        It is for generators that measure tables (`BayesNet`, `AIM`, `MST`, `Mixture`), for `TiltWeights` and
+        `StagedTilt`, and for weights that read no private row. Other methods need the rows in memory, and raise an
+        error before anything is charged.
+
         Parameters
         ----------
         frame : dask.dataframe.DataFrame
@@ -106,13 +110,6 @@ class PrivateTable(Frozen):
             of the rows that `bound_contributions` may keep, but not with the number of all rows. The readers of Dask
             refuse cells with an unexpected dtype; read columns as text (``dtype=str``) if `on_undeclared` should handle
             such cells.
-
-        Returns
-        -------
-        PrivateTable
-            Table for generators that measure tables (`BayesNet`, `AIM`, `MST`, `Mixture`), for `TiltWeights` and
-            `StagedTilt`, which read it block by block, and for weights that read no private row. Other methods need the
-            rows in memory, and raise an error before anything is charged.
 
         Raises
         ------
@@ -132,7 +129,7 @@ class PrivateTable(Frozen):
 
     def _fill(self, schema: Schema, on_undeclared: str, **content: object) -> None:
         """Set all attributes; attributes without a value become None."""
-        both = {"_schema": schema, "on_undeclared": on_undeclared}
+        both = {"schema": schema, "on_undeclared": on_undeclared}
         self._set(**(dict.fromkeys(self.__slots__) | both | content))
 
     def _bounded_by(self, keys: Keys, *, rows_per_user: int, n_private: int, source: str) -> PrivateTable:
@@ -149,7 +146,7 @@ class PrivateTable(Frozen):
             content |= {"_frame": self.frame.iloc[kept].reset_index(drop=True), "_users": self._users[kept]}
             check_kept(content["_users"], rows_per_user)
         table = object.__new__(PrivateTable)
-        table._fill(self._schema, self.on_undeclared, **content)
+        table._fill(self.schema, self.on_undeclared, **content)
         return table
 
     @property
@@ -174,11 +171,6 @@ class PrivateTable(Frozen):
     def sum_blocks(self, function: Callable[[pd.DataFrame], IntArray]) -> IntArray:
         """Sum the arrays of whole numbers that a function returns for blocks of rows; for curator modules only."""
         return summed(self.frame, function) if self._rows is None else self._rows.sum(function)
-
-    @property
-    def schema(self) -> Schema:
-        """Published schema: the declared schema extended by ``admitting(on_undeclared)``."""
-        return self._schema
 
     @property
     def n_private(self) -> int:
@@ -226,7 +218,7 @@ class PrivateTable(Frozen):
         return True  # so that a truth test never needs the number of rows
 
     def __repr__(self) -> str:
-        return f"PrivateTable of {self._schema!r}"
+        return f"PrivateTable of {self.schema!r}"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a PrivateTable cannot be pickled. Build it again from its source.")

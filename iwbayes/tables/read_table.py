@@ -22,10 +22,8 @@ from iwbayes.tables.blocks import import_dask
 
 #: Cells that mean "missing" in a CSV file, unless a column declares them as a level.
 MISSING_CELLS = frozenset({"", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "<NA>", "#N/A"})
-#: Number of rows of a CSV file whose cells are counted at once.
-_ROWS_AT_ONCE = 50_000
-#: Largest number of characters of a cell of a CSV file.
-_MOST_CHARACTERS = 2**31 - 1
+_ROWS_AT_ONCE = 50_000  # of a CSV file, whose cells are counted
+_MOST_CHARACTERS = 2**31 - 1  # of a cell of a CSV file
 
 
 @dataclass(frozen=True)
@@ -48,10 +46,10 @@ class Format:
                 f"{self.sep!r}."
             )
         try:
-            found = "a1".encode(self.encoding).decode(self.encoding)
+            known = "a1".encode(self.encoding).decode(self.encoding) == "a1"
         except (LookupError, ValueError):
-            found = ""
-        if found != "a1":
+            known = False
+        if not known:
             raise ValueError(
                 f"encoding must be a Python text encoding, such as 'utf-8' or 'cp1252'; got {self.encoding!r}."
             )
@@ -94,14 +92,8 @@ class Format:
     def options(self, refuses: bool) -> dict[str, Any]:
         """Return the arguments of the readers of pandas."""
         encoding = "utf-8-sig" if codecs.lookup(self.encoding).name == "utf-8" else self.encoding
-        errors = "strict" if refuses else "replace"
-        return {
-            "sep": self.sep,
-            "encoding": encoding,
-            "encoding_errors": errors,
-            "index_col": False,
-            "na_filter": False,
-        }
+        cells = {"encoding": encoding, "encoding_errors": "strict" if refuses else "replace", "na_filter": False}
+        return {"sep": self.sep, "index_col": False, **cells}
 
 
 def read_table(
@@ -118,13 +110,13 @@ def read_table(
 ) -> pd.DataFrame:
     r"""Read private rows from a CSV or Parquet file, with the cell types that a schema declares.
 
-    The command line reads its tables with this function. Error messages never quote the content of the file.
+    Pass the rows to `PrivateTable`, which checks them. They are private and unprotected: do not print them. Error
+    messages never quote the content of the file.
 
     Parameters
     ----------
     path : str or pathlib.Path
-        A ``.csv`` file with one header line (``.csv.gz`` and other compressed forms work as well), or a ``.parquet``
-        file.
+        A ``.csv`` file with one header line, also compressed (``.csv.gz``), or a ``.parquet`` file.
     schema : Schema
         Declares how cells are read: numbers as numbers, and levels as text if the declared levels are text, so the code
         007 stays "007". Undeclared columns are kept unchanged.
@@ -142,11 +134,6 @@ def read_table(
         Separator of the cells of a CSV file (one character), its encoding, such as "cp1252", and the decimal mark of
         its numbers, a point or a comma. Thousands separators are not allowed.
 
-    Returns
-    -------
-    pandas.DataFrame, shape (row, column)
-        Rows to pass to `PrivateTable`, which checks them. They are private and unprotected: do not print them.
-
     Raises
     ------
     OSError, TypeError, ValueError
@@ -156,10 +143,9 @@ def read_table(
     Examples
     --------
     >>> import tempfile
-    >>> from iwbayes.schema import Real
     >>> path = Path(tempfile.mkdtemp(), "people.csv")
     >>> _ = path.write_text("id;age\n007;33,5\n008;\n")
-    >>> schema = Schema(Real("age", 18, 90, missing=True))
+    >>> schema = iw.Schema(iw.Real("age", 18, 90, missing=True))
     >>> read_table(path, schema, keep_declared=True, sep=";", decimal=",")
         age
     0  33.5
@@ -227,11 +213,9 @@ def files_of(path: Path, form: Format) -> list[Path]:
 
 def _check_names(path: Path, names: Sequence[Any], schema: Schema, drop: Sequence[str]) -> None:
     """Refuse declared columns that appear more than once, and columns to drop that do not exist."""
-    repeated = [name for name in schema.names if names.count(name) > 1]
-    if repeated:
+    if repeated := [name for name in schema.names if names.count(name) > 1]:
         raise ValueError(f"{path} has the columns {repeated} more than once. Drop or rename one of each.")
-    absent = [name for name in drop if name not in names]
-    if absent:
+    if absent := [name for name in drop if name not in names]:
         raise ValueError(f"the columns to drop must be in {path}; {absent} are not. Correct or remove these names.")
 
 
@@ -239,8 +223,7 @@ def check_drop(drop: Sequence[str], schema: Schema) -> None:
     """Raise unless ``drop`` is a list of names of undeclared columns."""
     if isinstance(drop, str) or not all(isinstance(name, str) for name in drop):
         raise TypeError(f"drop must be a list of column names; got {type(drop).__name__}.")
-    both = [name for name in drop if name in schema.names]
-    if both:
+    if both := [name for name in drop if name in schema.names]:
         raise ValueError(
             f"drop must not name columns that the schema declares; got {both}. Remove them from drop or from the "
             "schema."

@@ -39,16 +39,15 @@ def rare_references(table: SyntheticTable, weights: Array, names: Sequence[str] 
             continue
         codes = column.codes(table.frame[column.name])
         totals = np.bincount(codes[codes >= 0], weights[codes >= 0], minlength=len(column.levels))
-        occurring = np.flatnonzero(totals > 0)
-        if not len(occurring):
+        if not totals.any():
             continue
-        share, most = totals[occurring[0]] / totals.sum(), int(np.argmax(totals))
-        if share < RARE_SHARE and totals[most] >= TIMES * totals[occurring[0]]:
+        first, most = int(np.argmax(totals > 0)), int(np.argmax(totals))  # the first level that occurs
+        share, name, better = totals[first] / totals.sum(), column.name, column.levels[most]
+        if share < RARE_SHARE and totals[most] >= TIMES * totals[first]:
             text = (
-                f"{column.levels[occurring[0]]!r}, the first level of {column.name!r}, has {share:.1%} of the weighted "
-                f"rows. Regressions compare all other levels with it, so all coefficients of {column.name!r} are "
-                f"imprecise. Use C({column.name}, Treatment({column.levels[most]!r})), or declare "
-                f"{column.levels[most]!r} first in the schema."
+                f"{column.levels[first]!r}, the first level of {name!r}, has {share:.1%} of the weighted rows. "
+                f"Regressions compare all other levels with it, so all coefficients of {name!r} are imprecise. "
+                f"Use C({name}, Treatment({better!r})), or declare {better!r} first in the schema."
             )
             found.append(RareReference(column.name, float(share), text))
     return found

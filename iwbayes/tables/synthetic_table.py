@@ -23,10 +23,9 @@ class SyntheticTable(Frozen, Sourced):
     frame : pandas.DataFrame, shape (row, column)
         Rows with exactly the declared columns. They are copied in canonical form.
     schema : Schema
-        Public declaration of the columns.
     origin : str, optional
-        Name of the source of the rows. The default is "outside" if ``already_spent`` is passed, and None otherwise. A
-        release of rows with unknown origin (None) is not certified.
+        Name of the source of the rows; "outside" by default if ``already_spent`` is passed. A release of rows of
+        unknown origin (None) is not certified.
     log_ratio : array_like, shape (row,), optional
         Estimate of log p_private(x)/p_synthetic(x) (natural logarithm) by an outside generator, for
         `KnownRatioWeights`.
@@ -40,10 +39,8 @@ class SyntheticTable(Frozen, Sourced):
     --------
     Rows from a public source cost nothing:
 
-    >>> from iwbayes.schema import Integer
     >>> rows = pd.DataFrame({"age": [25, 47, 61]})
-    >>> table = SyntheticTable(rows, Schema(Integer("age", 18, 90)), origin="census", already_spent=(0, 0))
-    >>> table
+    >>> SyntheticTable(rows, iw.Schema(iw.Integer("age", 18, 90)), origin="census", already_spent=(0, 0))
     SyntheticTable(3 rows: age)
     """
 

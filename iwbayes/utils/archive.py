@@ -22,16 +22,14 @@ import numpy as np
 
 from iwbayes.utils.arrays import Array
 
-#: Largest archive, in bytes.
-MAX_BYTES = 4 * 2**30
+MAX_BYTES = 4 * 2**30  # of an archive
 #: Largest size of a JSON or TOML text from a file, in bytes, and largest number of values in it. A value can be two
 #: brackets, and takes about a hundred bytes when it is parsed.
 MAX_TEXT, MAX_VALUES = 16 * 2**20, 2**20
 #: Largest size of the decoded content of a file, in bytes: this many, and these many times the size of the file. Honest
 #: files need less: the weights of a release alone take 8 bytes per row.
 _LEAST_LIMIT, _RATIO = 2**26, 200
-#: Time of every member, the earliest that a zip file can store: the same content then gives the same bytes.
-_TIME = (1980, 1, 1, 0, 0, 0)
+_TIME = (1980, 1, 1, 0, 0, 0)  # of every member, so that the same content gives the same bytes
 
 
 class ArchiveError(ValueError):
@@ -86,11 +84,9 @@ def _check_entries(
     known = {*names, *optional}
     if len(found) > len(known) or len(set(found)) < len(found):
         raise ArchiveError(f"it has {len(found)} members, or a duplicate member; expected {sorted(known)}")
-    unknown = sorted(set(found) - known)
-    if unknown:
+    if unknown := sorted(set(found) - known):
         raise ArchiveError(f"it has unexpected members {[name[:80] for name in unknown]}")
-    absent = sorted(set(names) - set(found))
-    if absent:
+    if absent := sorted(set(names) - set(found)):
         raise ArchiveError(f"it lacks the members {absent}")
     for entry in entries:
         if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 0x1:

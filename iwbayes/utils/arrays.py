@@ -19,8 +19,7 @@ def symmetric(matrix: Array) -> Array:
     return (matrix + matrix.T) / 2
 
 
-#: Numbers of rows are filled up to multiples of this before a matrix product.
-_WHOLE_BLOCK = 64
+_WHOLE_BLOCK = 64  # numbers of rows are filled up to multiples of this before a matrix product
 
 
 def filled(rows: slice) -> NDArray[np.intp]:
@@ -46,8 +45,7 @@ def row_blocks(n_rows: int, size: int) -> Iterator[slice]:
         yield slice(start, min(start + size, n_rows))
 
 
-#: Share of distinct rows from which merging is not worth a copy of the table.
-MERGE_SHARE = 0.8
+MERGE_SHARE = 0.8  # of distinct rows, from which merging is not worth a copy of the table
 
 
 def identical_rows(x: Array, y: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -8,19 +8,13 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-#: Longest line of any output, in characters.
-WIDTH = 88
+WIDTH = 88  # of the longest line of any output, in characters
 #: Spaces between two columns of a table, and smallest width to which a column of words is narrowed.
 GAP, _LEAST = 2, 12
 
 
 def printable(text: str) -> str:
-    """Return a text with its characters that are not printable escaped, except line ends.
-
-    Control characters and marks that change the direction of writing would let a file change what a terminal shows.
-    """
-    if text.isprintable():
-        return text
+    """Escape control characters, except line ends: they would let a file change what a terminal shows."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 

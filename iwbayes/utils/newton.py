@@ -13,14 +13,12 @@ from iwbayes.utils.arrays import Array
 Indices = NDArray[np.intp]
 
 # Once the Newton decrement g' A^-1 g (a squared distance in posterior standard deviations) is below this tolerance, or
-# within the rounding error of a sum over many rows, one more full step is taken, which squares the error. Derivatives
-# from one pass in numpy lose less: within the slack no line search can compare values, but the steps still converge far
-# below it.
+# within the rounding error of a sum over many rows, one more full step is taken, which squares the error. Within the
+# slack no line search can compare values, but steps with derivatives from one pass in numpy converge far below it.
 _TOLERANCE = 1e-12
 _ROUNDING, _ROUNDING_OF_STEPS, _SLACK = 1e-13, 1e-15, 1e-13
 _SHORTEST = 1e-10
-# Most Newton steps; for several densities, calls of their derivatives, including those after halved steps.
-_MOST_STEPS = 200
+_MOST_STEPS = 200  # for several densities, calls of their derivatives, including those after halved steps
 
 
 def maximise(
@@ -112,7 +110,6 @@ def maximise_many(
     length, stuck = np.ones(len(theta)), [active[~usable]]
     active = active[usable]
     for _ in range(_MOST_STEPS):
-        # within the rounding error of the log density no line search can compare values
         done = gain[active] < np.maximum(_TOLERANCE, rounding * np.abs(value[active]))
         theta[active[done]] += step[active[done]]  # squares the remaining error
         active = active[~done]

@@ -17,11 +17,7 @@ EXTRAS = {
 
 
 def import_optional(module: str, needed: str, otherwise: str = "") -> Any:
-    """Return an optional module, such as ``dask.dataframe``; a ModuleNotFoundError names package and extra.
-
-    The message begins with `needed`, such as "audits need", and ends with `otherwise`. Other errors are raised
-    unchanged.
-    """
+    """Return an optional module; a ModuleNotFoundError names its extra, after `needed`, such as "audits need"."""
     top = module.partition(".")[0]
     try:
         import_module(top)

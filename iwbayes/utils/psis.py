@@ -9,9 +9,7 @@ from numpy.typing import ArrayLike
 
 from iwbayes.utils.arrays import Array
 
-#: Smallest quartile of the excesses over the threshold, as a share of the largest weight: reciprocals of smaller ones
-#: overflow.
-_LEAST_QUARTILE = 1e-307
+_LEAST_QUARTILE = 1e-307  # of excesses, as a share of the largest weight: reciprocals of smaller ones overflow
 
 
 def tail_length(n: int) -> int:
@@ -32,12 +30,11 @@ def psislw(log_weights: ArrayLike) -> tuple[Array, float]:
 
     Theory: docs/theory.md#pareto-k-and-effective-sample-sizes.
 
-    The largest weights (`tail_length`) are replaced by quantiles of the generalised Pareto distribution fitted to them,
-    and cut at the largest raw weight. Return the log weights (row,), whose weights sum to one, and pareto_k: the fitted
-    shape with the paper's weak prior; -inf if the tail is constant, and inf if it has fewer than five rows. Rows are
-    treated as independent. ArviZ 0.23 gives the same result up to rounding, except for tails that are constant or
-    empty. ArviZ 1 differs: it rounds the length of the tail down, keeps weights equal to the threshold, and refuses
-    constant or short tails.
+    The largest (`tail_length`) become quantiles of the generalised Pareto distribution fitted to them. Return the log
+    weights (row,), whose weights sum to one, and pareto_k: the fitted shape with the paper's weak prior; -inf if the
+    tail is constant, and inf if it has fewer than five rows. Rows are treated as independent. ArviZ 0.23 gives the same
+    result up to rounding, except for tails that are constant or empty. ArviZ 1 differs: it rounds the length of the
+    tail down, keeps weights equal to the threshold, and refuses constant or short tails.
     """
     raw: Array = np.array(log_weights, dtype=np.float64)
     if raw.ndim != 1 or raw.size == 0 or np.isnan(raw).any():
