@@ -23,20 +23,15 @@ from iwbayes.tables import SyntheticTable
 from iwbayes.utils.arrays import Array
 from iwbayes.utils.digest import digest
 
-#: Rows of the table that a model is tried on before anything is charged.
-_TRIAL_ROWS = 60
-#: Number of synthetic rows that are used to find the column of the response.
-_FEW_ROWS = 100
+#: Rows of the table that a model is tried on before anything is charged, and synthetic rows that show the response.
+_TRIAL_ROWS, _FEW_ROWS = 60, 100
 #: Largest relative difference, due to rounding, between scores of single rows and scores of a table.
 _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
 class ModelScores:
-    """A `RowScores`: the score function of a PyMC model at one point, built from the graph of one row.
-
-    The graph is repeated over rows, so no operation in it can combine two rows.
-    """
+    """A `RowScores`: the score function of a PyMC model at one point, from the graph of one row, repeated over rows."""
 
     name: str
     held: MovableRows
@@ -74,10 +69,7 @@ class ModelScores:
         return Outcomes(scores, np.exp(logs), np.searchsorted(codes, own).clip(max=len(codes) - 1))
 
     def responding(self, frame: pd.DataFrame) -> ModelScores:
-        """Find the response, if it is a column with levels: densities sum to one over its levels only.
-
-        The rows are synthetic; a few of them are enough.
-        """
+        """Find the response by synthetic rows, if it has levels: densities sum to one over its levels only."""
         for column in self.held.schema:
             if column.name not in self.columns or not isinstance(column, Binary | Categorical) or column.missing:
                 continue
@@ -113,14 +105,12 @@ class ModelScores:
 
 @dataclass(frozen=True, eq=False)
 class PyMCModel:
-    """A `ScoreModel`: a PyMC model that a release is made for. Functions need be neither hashable nor comparable.
+    """A `ScoreModel`: a PyMC model that a release is made for. Functions need be neither hashable nor comparable."""
 
-    `build` maps a data frame of synthetic rows to a `pymc.Model`, or a Bambi model, with one density per row. `name` is
-    that of the model in messages and in the release.
-    """
-
-    build: Callable[[pd.DataFrame], Any] = field(repr=False)  # its own repr may show data that it holds
-    name: str
+    #: From a data frame of synthetic rows to a `pymc.Model`, or a Bambi model, with one density per row. Its own repr
+    #: may show data that it holds.
+    build: Callable[[pd.DataFrame], Any] = field(repr=False)
+    name: str  # in messages and in the release
 
     def check(self, schema: Schema) -> None:
         """Raise unless the scores of single rows can be computed; builds the model on rows of the schema."""
@@ -129,8 +119,7 @@ class PyMCModel:
     def on(self, synthetic: SyntheticTable) -> Callable[[Array], ModelScores]:
         """Build the model on synthetic rows; see `ScoreModel`.
 
-        Hyperparameters, which no row's density depends on, stay at their initial values. A hierarchical model has no
-        joint mode of all parameters, and hyperparameters have no scores that could be measured.
+        Hyperparameters stay at their initial values: there may be no joint mode, and they have no scores to measure.
         """
         posterior, held, function = self.built(synthetic)
         theta = posterior.start()
@@ -147,8 +136,7 @@ class PyMCModel:
         """Return the posterior of the rows, the columns in the model, and the score function of single rows.
 
         It maps arrays (row, 1, ...), and theta, to scores (row, p), log densities and `defined` (row,). The graph of
-        all log densities is rewritten for a single row, differentiated, and repeated over rows, so the scores of a row
-        depend on this row only, whatever the operations are, and no cell of a row makes it fail.
+        one row is repeated over rows, so the scores of a row depend on this row only, and no cell makes it fail.
         """
         model = self.build(table.frame.copy())
         if not isinstance(model, pm.Model) and hasattr(model, "backend"):

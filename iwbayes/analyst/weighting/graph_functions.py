@@ -57,9 +57,9 @@ def evaluate(variable: Variable) -> np.ndarray:
 class CompiledWhenUsed:
     """Function of a graph that is evaluated in Python at first, and compiled once it has been called often enough.
 
-    Compiling the derivatives of a model takes seconds to minutes; a few Newton steps in Python take less time if there
-    are few rows, or none, as in a prior. The graph is made numerically stable in both cases. A call loops over `n_rows`
-    rows; None compiles at the first call, as does a large `n_calls`, the number of calls that are certain to come.
+    Compiling derivatives takes seconds to minutes, and a few Newton steps in Python take less time if there are few
+    rows. The graph is made numerically stable in both cases. A call loops over `n_rows` rows; None compiles at the
+    first call, as does a large `n_calls`, the number of calls that are certain to come.
     """
 
     def __init__(self, inputs: list[Any], outputs: Any, *, n_rows: int | None, n_calls: int = 0) -> None:
@@ -83,8 +83,7 @@ class CompiledWhenUsed:
 class Batched:
     """Outputs of a graph at many values of `inputs` at once, along a first axis that inputs and outputs have.
 
-    `others` are inputs with one value for all. Values are computed in blocks: a value may loop over `n_rows` rows, see
-    `CompiledWhenUsed`.
+    `others` are inputs with one value for all. A value loops over `n_rows` rows, see `CompiledWhenUsed`.
     """
 
     def __init__(
@@ -146,11 +145,7 @@ class SmoothFunction:
         return float(value), np.asarray(gradient)
 
     def derivatives(self, theta: Array, *others: Array) -> tuple[Array, Array]:
-        """Return the gradient (p,) and the Hessian (p, p).
-
-        The Hessian is computed column by column, because graphs of derivatives in many directions can take minutes to
-        build.
-        """
+        """Return the gradient (p,) and the Hessian (p, p), column by column: graphs of whole ones may take minutes."""
         columns = []
         for direction in np.eye(len(theta)):
             gradient, column = self.along(theta, *others, direction)

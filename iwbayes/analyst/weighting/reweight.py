@@ -1,8 +1,4 @@
-"""Give the rows of a PyMC model's likelihood their importance weights, in a copy of the model's function graph.
-
-The result is an ordinary :class:`pymc.Model`; priors, potentials, imputed values, deterministics, coords and dims stay
-the same.
-"""
+"""Give the rows of a PyMC model's likelihood their importance weights, in a copy of the model's function graph."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
-from iwbayes.analyst.arguments import check_numbers, check_total
+from iwbayes.analyst.arguments import check_total
 from iwbayes.analyst.arviz_compat import ArvizObject, has_group, with_groups
 from iwbayes.analyst.weighting.graph_functions import evaluate
 from iwbayes.analyst.weighting.observed_rows import (
@@ -68,24 +64,21 @@ def reweight(
         ignored. One vector is shared by all observed variables, which must then have the same number of rows.
         Variables that a dict leaves out keep weight one.
     total : float, optional
-        Sum to which the weights are scaled, usually ``release.n_private``. By default weights are used unchanged.
-        :class:`~iwbayes.Weights` have mean one, so they sum to the number of synthetic rows, and the posterior is
-        narrower than from the private data if there are more synthetic rows.
+        Sum to which the weights are scaled, usually ``release.n_private``. By default weights are used unchanged;
+        :class:`~iwbayes.Weights` sum to the number of synthetic rows.
     allow_zero : bool, optional
-        Whether rows of weight zero are excluded from the log density and its gradient even if their own density is
-        zero. This guard is slower. By default it is on if one of these weights is zero. Use True if you will set zeros
-        later, and False to reject zeros now.
+        Whether rows of weight zero are excluded from the log density even if their own density is zero. This guard is
+        slower. By default it is on if one of these weights is zero. Use True if you will set zeros later, and False to
+        reject zeros now.
 
     Returns
     -------
     pymc.Model
         The weighted model. Its weights are a ``pm.Data`` named ``likelihood_weights``
         (``likelihood_weights_<variable>`` for a dict), with the first dimension of their observed variable.
-        ``pm.set_data`` replaces them without a new compilation; `total` then applies to the new weights.
-
-        Each evaluation raises a ValueError if the weights are not one per row of the current data, or if one is
-        negative, infinite, NaN, or zero without the guard. (JAX has no errors and skips these checks. With a `total`,
-        negative weights, and zeros without the guard, then give NaN.)
+        ``pm.set_data`` replaces them without a new compilation; `total` then applies to the new weights. Each
+        evaluation raises a ValueError if the weights are not one per row of the current data, or if one is negative,
+        infinite, NaN, or zero without the guard. (JAX has no errors and skips these checks.)
 
     Raises
     ------
@@ -106,18 +99,19 @@ def reweight(
 
     Notes
     -----
-    Integer weights give the density of the table in which each row is repeated that often. Weight zero excludes a row;
-    its predictors must still be finite and its parameters valid. Missing rows of an imputed variable keep weight one.
-    A minibatch keeps its scaling by ``total_size``: the mean of its log likelihood over all batches is the weighted log
-    likelihood of the table. ``pm.compute_log_likelihood`` of a weighted model gives weighted terms. A numerical check,
-    at the observed values and at others, ensures that each term of a density depends on its own row only.
+    The predictors of a row of weight zero must still be finite and its parameters valid. Missing rows of an imputed
+    variable keep weight one. A minibatch keeps its scaling by ``total_size``: the mean of its log likelihood over all
+    batches is the weighted log likelihood of the table. ``pm.compute_log_likelihood`` of a weighted model gives
+    weighted terms. A numerical check, at the observed values and at others, ensures that each term of a density depends
+    on its own row only.
 
     The density is the weighted likelihood of Ghalebikesabi et al. (UAI 2022), a general Bayesian update in the sense of
     Bissiri et al. (JRSS-B, 2016).
 
     Examples
     --------
-    Weights of two rows, scaled to a total of 10:
+    Weights of two rows, scaled to a total of 10. ``reweight(model, release)`` uses the weights of a release, and the
+    number of its private rows.
 
     >>> import numpy as np
     >>> import pymc as pm
@@ -129,8 +123,6 @@ def reweight(
     >>> plain, tilted = (one.point_logps({"mu": 0.5}, round_vals=4)["y"] for one in (model, weighted))
     >>> round(float(tilted / plain), 2)  # both rows have the same density at 0.5: 10 rows instead of 2
     5.0
-
-    With a release, ``reweight(model, release)`` uses its weights and the number of its private rows.
     """
     check_total(total)
     if model.parent is not None:
@@ -192,9 +184,8 @@ def transform_model(
 ) -> pm.Model:
     """Copy a model and replace its observed variables, or those of another `kind`, by those that `edit` returns.
 
-    `edit` takes the copy's function graph, and the name, random variable and value of a variable in it. PyMC's function
-    graph rejects initial values, changes the order of variables and drops the model's name and ``check_bounds``. The
-    copy restores all of them.
+    `edit` takes the copy's function graph, and the name, random variable and value of a variable in it. The copy
+    restores what PyMC's function graph changes or drops.
     """
     # fgraph_from_model only reads attributes, so a shadow of the model without initial values is enough
     shadow = object.__new__(type(model))
@@ -203,8 +194,7 @@ def transform_model(
     fgraph, _ = fgraph_from_model(shadow)
     for node in fgraph.toposort():
         if isinstance(node.op, kind):
-            rv, value = node.inputs[:2]
-            new = edit(fgraph, node.outputs[0].name, rv, value)
+            new = edit(fgraph, node.outputs[0].name, *node.inputs[:2])
             if new is not node.inputs[0]:
                 fgraph.change_node_input(node, 0, new, import_missing=True)
     copy = model_from_fgraph(fgraph, mutate_fgraph=True)
@@ -251,9 +241,8 @@ def log_likelihood(idata: ArvizObject, weighted: pm.Model, *, progressbar: bool 
     Returns
     -------
     arviz.InferenceData or xarray.DataTree
-        A new object with two more groups: ``log_likelihood``, log f(y_i | theta), which ArviZ's ``loo`` and
-        :func:`~iwbayes.loo` use, and ``log_likelihood_weighted``, w_i log f(y_i | theta). Each takes 8 bytes per draw
-        and row.
+        A new object with two more groups of 8 bytes per draw and row: ``log_likelihood``, log f(y_i | theta), which
+        :func:`~iwbayes.loo` uses, and ``log_likelihood_weighted``, w_i log f(y_i | theta).
 
     Raises
     ------
@@ -288,9 +277,7 @@ def log_likelihood(idata: ArvizObject, weighted: pm.Model, *, progressbar: bool 
 
 def _warn_of_potentials(model: pm.Model, targets: list[ObservedRows]) -> None:
     """Warn of potentials with one term per row, which the user may expect to be weighted as a likelihood."""
-    for potential in model.potentials:
-        if not potential.type.ndim:
-            continue
+    for potential in filter(lambda own: own.type.ndim, model.potentials):
         n_terms = potential.type.shape[0] or int(evaluate(potential.shape)[0])
         alike = [target.name for target in targets if target.n_rows == n_terms]
         if alike:
@@ -369,7 +356,12 @@ def _vector(weights: Any, target: ObservedRows) -> np.ndarray:
             f"the weights for {target.name!r} must have shape ({target.n_rows},), one per row; got shape "
             f"{vector.shape}. If observed variables have different numbers of rows, pass a dict by name."
         )
-    check_numbers(vector, f"the weights for {target.name!r}")
+    for wrong, what in ((np.isnan(vector), "NaN"), (np.isinf(vector), "infinite"), (vector < 0, "negative")):
+        if wrong.any():
+            raise ValueError(
+                f"the weights for {target.name!r} must be finite and not negative; {int(wrong.sum())} of {vector.size} "
+                f"are {what}."
+            )
     if not vector.any():
         raise ValueError(f"the weights for {target.name!r} are all zero. At least one must be positive.")
     return vector

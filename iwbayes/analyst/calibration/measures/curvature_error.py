@@ -17,9 +17,6 @@ LIMIT = 0.2
 #: Intervals by rehearsals are longer.
 OF_REHEARSALS = 0.3
 
-Rows = NDArray[np.intp] | slice
-ALL = slice(None)
-
 #: Directions of the features with less than this share of the largest weighted variance are left out.
 _CUT = 1e-6
 #: Products of columns that the release did not measure count if they explain at least this share of a curvature's
@@ -32,9 +29,7 @@ _MOST_PRODUCTS = 300
 
 
 def curvature_error(at: Estimates) -> Array | None:
-    """Return the relative error of the length of each estimate's interval that is due to the curvature, shape (q,).
-
-    None without a tilt or second derivatives.
+    """Return the relative error (q,) of the length of each interval; None without a tilt or second derivatives.
 
     Theory: docs/theory.md#the-error-of-the-curvature.
     """
@@ -57,7 +52,13 @@ def curvature_error(at: Estimates) -> Array | None:
 
 
 def error_variances(
-    values: Array, scores: Array, shares: Array, tilt: ReleasedTilt, n_private: float, misfit: float, rows: Rows = ALL
+    values: Array,
+    scores: Array,
+    shares: Array,
+    tilt: ReleasedTilt,
+    n_private: float,
+    misfit: float,
+    rows: NDArray[np.intp] | slice = slice(None),
 ) -> Array:
     """Return the variance (q,) of the error of weighted means of numbers of some rows of the tilt, `values` (row, q).
 
@@ -90,8 +91,8 @@ def error_variances(
     return np.asarray(by_noise + sampled + unknown + (0.0 if np.isnan(misfit) else misfit) * (left - unknown))
 
 
-def _unmeasured_products(tilt: ReleasedTilt, rows: Rows) -> Array:
-    """Return the squares and products of columns that the release did not measure, (row, k); some, if they are many.
+def _unmeasured_products(tilt: ReleasedTilt, rows: NDArray[np.intp] | slice) -> Array:
+    """Return the squares and products of columns that were not measured, (row, k); some, if they are many.
 
     After several stages, these are products of the columns that the models read; otherwise, of all columns.
     """
