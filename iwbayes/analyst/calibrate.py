@@ -79,10 +79,9 @@ def calibrate(
     Raises
     ------
     TypeError, ValueError
-        If `method` or `sampler` is not one of the above; if the draws are calibrated already, lack a free variable or
-        are no more than the parameters; if the model has no weighted likelihood, a different number of rows from the
-        release, discrete variables, or free variables that grow with the rows; if the curvature of the likelihood is
-        not positive definite.
+        If an argument is invalid; if the draws are calibrated already, lack a free variable or are no more than the
+        parameters; if the model has no weighted likelihood, other rows than the release, discrete variables, or free
+        variables that grow with the rows; if the curvature of the likelihood is not positive definite.
     RuntimeError
         If the mode was not found, or if k-hat is 0.7 or more with method="laplace".
 
@@ -97,10 +96,10 @@ def calibrate(
     For the formula see :func:`~iwbayes.analyst.calibration.sandwich.calibrate_normal` and docs/theory.md. If the noise
     distribution of the weights is unknown, only the row sandwich is used.
 
-    **Several weight draws.** If the model uses the average of several weight draws, the result is a mixture, in equal
-    parts, of the posteriors under each weight draw, each with the row sandwich. It includes the noise of the weights
-    only as far as the weight draws differ because of it, so the verdict is "not calibrated". Weight draws of
-    :func:`~iwbayes.noise_aware_weights` include all of the noise; their posteriors are mixed without a sandwich.
+    **Several weight draws.** The result is a mixture, in equal parts, of the posteriors under each weight draw, each
+    with the row sandwich. It includes the noise of the weights only as far as the weight draws differ because of it, so
+    the verdict is "not calibrated". Weight draws of :func:`~iwbayes.noise_aware_weights` include all of the noise;
+    their posteriors are mixed without a sandwich.
 
     **Hyperparameters.** With a single weight draw, the likelihood of the other parameters is calibrated at their mode,
     given the posterior means of the hyperparameters, and its product with the prior is sampled. The draws of `idata`

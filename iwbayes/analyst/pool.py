@@ -83,14 +83,14 @@ def pool(
     -----
     CalibrationWarning
         If the fit is outside the domain in which intervals cover as often as they claim: the number, its threshold and
-        the next step. Without a mode or with discrete variables, we cannot check whether the features span the
-        statistics that the estimates use; the verdict is then always "not calibrated".
+        the next step. Without a mode or with discrete variables, the verdict is always "not calibrated", because we
+        cannot check whether the features span the statistics that the estimates use.
 
     Notes
     -----
-    :func:`~iwbayes.noise_aware_weights` explains why this is the posterior, and how it differs from `calibrate`.
-    Nothing is linearised, so hierarchical models without a mode and models with discrete variables can be pooled. The
-    latter use the step methods that PyMC chooses.
+    :func:`~iwbayes.noise_aware_weights` explains how this differs from `calibrate`. Nothing is linearised, so
+    hierarchical models without a mode and models with discrete variables can be pooled. The latter use the step methods
+    that PyMC chooses.
 
     Examples
     --------

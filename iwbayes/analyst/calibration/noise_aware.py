@@ -36,9 +36,9 @@ def noise_aware_weights(
     release : Release
         A release with tilt weights.
     n_draws : int, default 100
-        Number of weight draws, at least 2. If it is more than twice the number of features, mean and covariance of the
-        tilt's coefficients are those of thousands of draws, and the width of the mixture hardly varies by chance. With
-        fewer, the part of the width that is due to noise has a relative standard error of ``1/sqrt(2 n_draws)``.
+        Number of weight draws, at least 2. If it is more than twice the number of features, the width of the mixture
+        hardly varies by chance. With fewer, the part of it that is due to noise has a relative standard error of
+        ``1/sqrt(2 n_draws)``.
     method : {"auto", "laplace", "nuts"}, default "auto"
         How to draw the tilt's coefficients; see :func:`~iwbayes.fit`.
     random_seed : int, numpy.random.Generator or None
@@ -55,10 +55,9 @@ def noise_aware_weights(
     Raises
     ------
     TypeError, ValueError
-        If the weights of the release do not come from a tilt with its measurement, or were changed since; if `n_draws`,
-        `method` or `sampler` is not one of the above.
+        If an argument is invalid; if the weights do not come from a tilt with its measurement, or were changed since.
     RuntimeError
-        If the tilt's base or mode was not found, or if its posterior could not be sampled; see `method`.
+        If the tilt's mode was not found, or if its posterior could not be sampled; see `method`.
 
     Notes
     -----

@@ -59,10 +59,9 @@ def reweight(
         Any model with observed variables that have one density per row, with the rows on their first axis.
     weights : Release, Weights, ndarray of shape (row,), or dict of these by the name of an observed variable
         For a release, its weights are used, with ``release.n_private`` as default of `total`. Variables that have the
-        name of a column must then contain the rows of that column, in their order. Other weights must be finite and
-        not negative, one per row by position (of the whole table, for batches of ``pm.Minibatch``); a pandas index is
-        ignored. One vector is shared by all observed variables, which must then have the same number of rows.
-        Variables that a dict leaves out keep weight one.
+        name of a column must then contain the rows of that column, in their order. Other weights are one per row by
+        position (of the whole table, for batches of ``pm.Minibatch``); a pandas index is ignored. One vector is shared
+        by all observed variables. Variables that a dict leaves out keep weight one.
     total : float, optional
         Sum to which the weights are scaled, usually ``release.n_private``. By default weights are used unchanged;
         :class:`~iwbayes.Weights` sum to the number of synthetic rows.
@@ -84,13 +83,11 @@ def reweight(
     ------
     ValueError
         If the rows are not those of the release; if the model is nested in another one, is weighted already or has no
-        observed variable, or one without a density per row, such as a scalar or a random walk over all rows; if weights
-        have the wrong length, are negative, infinite, NaN, masked, all zero, or zero with ``allow_zero=False``; if
-        `total` is not positive and finite; if missing cells leave a row without a density.
-    TypeError
-        If weights or `total` are not numbers, or `allow_zero` is not a bool.
-    KeyError
-        If a key of the dict is not an observed variable.
+        observed variable, or one without a density per row, such as a random walk over all rows; if weights have the
+        wrong length, are negative, infinite, NaN, masked, all zero, or zero with ``allow_zero=False``; if `total` is
+        not positive and finite; if missing cells leave a row without a density.
+    TypeError, KeyError
+        If an argument has the wrong type, or if a key of the dict is not an observed variable.
 
     Warns
     -----
@@ -105,8 +102,8 @@ def reweight(
     weighted terms. A numerical check, at the observed values and at others, ensures that each term of a density depends
     on its own row only.
 
-    The density is the weighted likelihood of Ghalebikesabi et al. (UAI 2022), a general Bayesian update in the sense of
-    Bissiri et al. (JRSS-B, 2016).
+    The density is the weighted likelihood of Ghalebikesabi et al. (UAI 2022), a general Bayesian update (Bissiri et
+    al., JRSS-B 2016).
 
     Examples
     --------
@@ -258,8 +255,8 @@ def log_likelihood(idata: ArvizObject, weighted: pm.Model, *, progressbar: bool 
     ...     mu = pm.Normal("mu")
     ...     y = pm.Normal("y", mu, observed=[0.0, 1.0])
     >>> weighted = reweight(model, np.array([1.0, 3.0]), total=10)
-    >>> settings = {"draws": 20, "tune": 20, "chains": 1, "progressbar": False, "compute_convergence_checks": False}
-    >>> idata = log_likelihood(pm.sample(model=weighted, random_seed=1, **settings), weighted)
+    >>> idata = pm.sample(20, tune=20, chains=1, model=weighted, progressbar=False, compute_convergence_checks=False)
+    >>> idata = log_likelihood(idata, weighted)
     >>> ratio = idata["log_likelihood_weighted"]["y"] / idata["log_likelihood"]["y"]
     >>> ratio.mean(("chain", "draw")).values.round(2).tolist()
     [2.5, 7.5]
