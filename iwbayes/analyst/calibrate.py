@@ -80,8 +80,8 @@ def calibrate(
     ------
     TypeError, ValueError
         If an argument is invalid; if the draws are calibrated already, lack a free variable or are no more than the
-        parameters; if the model has no weighted likelihood, other rows than the release, discrete variables, or free
-        variables that grow with the rows; if the curvature of the likelihood is not positive definite.
+        parameters; if the model has no weighted likelihood, rows that are not the release's, discrete variables, or
+        free variables that grow with the rows; if the curvature of the likelihood is not positive definite.
     RuntimeError
         If the mode was not found, or if k-hat is 0.7 or more with method="laplace".
 

@@ -42,8 +42,7 @@ def check_recorded_weights(posterior: xr.Dataset, release: Release) -> None:
             "the release that was fitted: release.unweighted(), or dataclasses.replace(release, weights=...) with the "
             "weights of the fit."
         )
-    if weights.n_draws > 1:
-        # each draw of the posterior belongs to one of the weight draws of the fit
+    if weights.n_draws > 1:  # each draw of the posterior belongs to one of the weight draws of the fit
         raise ValueError(
             f"the posterior was drawn under different weight draws of {own!r} from the release's. Draw the weights "
             "with noise_aware_weights once, and pass the same weights to the fit and in the release."

@@ -62,15 +62,12 @@ _UNKNOWN_FACTS = {
 
 
 class Calibrated(NamedTuple):
-    """Draws `theta` (chain, draw, p), their record (None if they are not calibrated), and statistics of sampling.
+    """Draws with their record and statistics."""
 
-    `statistics` is None if the draws of the weighted posterior were moved. `method` is that of the sampling.
-    """
-
-    theta: Array
-    record: xr.Dataset | None
-    statistics: xr.Dataset | None = None
-    method: str = ""
+    theta: Array  # (chain, draw, p)
+    record: xr.Dataset | None  # None if they are not calibrated
+    statistics: xr.Dataset | None = None  # of sampling; None if draws of the weighted posterior were moved
+    method: str = ""  # of sampling
 
 
 def calibrated(
@@ -206,9 +203,7 @@ def _single(
     statistics, of_estimates = None, np.sqrt(np.diag(normal.likelihood_covariance))
     if moving or (informed.all() and (found is not None or not normal.facts["prior_directions"])):
         own = np.atleast_2d(np.cov(draws, rowvar=False))
-        moved = map_draws(
-            draws, mode=mode.theta, covariance=own, target_mean=normal.mean, target_covariance=normal.covariance
-        )
+        moved = map_draws(draws, mode.theta, own, normal.mean, normal.covariance)
         moved = moved if found is None else rehearsed_tails(moved, normal.mean, found, rng)
         moved = with_marginals(moved, normal.marginals)
     else:
@@ -243,10 +238,7 @@ def record_of_single(
     applied: ReleasedTilt | None,
     unmeasured: str | None,
 ) -> xr.Dataset:
-    """Describe a posterior that was moved or sampled under a single weight draw.
-
-    `found` are its rehearsed estimates, if there are some. `applied` is the tilt, if the formula includes its noise.
-    """
+    """Describe a posterior under a single weight draw; `applied` is the tilt, if the formula includes its noise."""
     bent = check_of_fit("nonquadraticity", judged.facts.get("nonquadraticity", np.nan))
     facts = weight_facts(release, tilt)
     if found is not None:
@@ -326,8 +318,7 @@ def _pooled(
 ) -> tuple[list[Draws], Judged | None]:
     """Draw under each of several weight vectors (draw, row), and judge the pool at the mode under their average.
 
-    If there is no mode, or rows have no scores, it draws around the draws (sample, p) of a first run, if there is one.
-    The pool then cannot be judged.
+    Without a mode or scores of rows, it draws around the draws (sample, p) of a first run, and the pool is not judged.
     """
     try:
         at = posterior.mode(start)
@@ -409,11 +400,9 @@ def map_parts(parts: Sequence[Array], modes: Sequence[Mode], normals: Sequence[C
     roots = [np.linalg.cholesky(mode.precision) for mode in modes]
     unit = [(draws - mode.theta) @ root for draws, mode, root in zip(parts, modes, roots, strict=True)]
     shape = np.atleast_2d(np.cov(np.concatenate(unit), rowvar=False))
-    back = [np.linalg.inv(root) for root in roots]
     found = []
-    for draws, mode, one, to in zip(parts, modes, back, normals, strict=True):
-        moved = map_draws(
-            draws, mode=mode.theta, covariance=one.T @ shape @ one, target_mean=to.mean, target_covariance=to.covariance
-        )
+    for draws, mode, root, to in zip(parts, modes, roots, normals, strict=True):
+        one = np.linalg.inv(root)
+        moved = map_draws(draws, mode.theta, one.T @ shape @ one, to.mean, to.covariance)
         found.append(with_marginals(moved, to.marginals))
     return found

@@ -125,13 +125,13 @@ class _CalibratedDensity(LogDensity):
     """Prior of a model times a normal likelihood, which is flat along directions of zero precision."""
 
     def __init__(self, terms: ModelPosterior, mean: Array, precision: Array) -> None:
-        self._terms, self._mean, self._precision = terms, mean, precision
+        self._prior, self._mean, self._precision = terms.graphs.prior, mean, precision
 
     def log_densities(self, theta: Array) -> Array:
         away = theta - self._mean
-        return self._terms.log_priors(theta) - 0.5 * np.einsum("ij,jk,ik->i", away, self._precision, away)
+        return self._prior.values(theta) - 0.5 * np.einsum("ij,jk,ik->i", away, self._precision, away)
 
     def gradient(self, theta: Array) -> tuple[float, Array]:
-        prior, slope = self._terms.prior_gradient(theta)
+        prior, slope = self._prior.gradient(theta)
         pull = self._precision @ (theta - self._mean)
         return prior - 0.5 * float((theta - self._mean) @ pull), slope - pull

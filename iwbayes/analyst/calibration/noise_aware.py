@@ -61,20 +61,10 @@ def noise_aware_weights(
 
     Notes
     -----
-    The released mean is m~ = m + zeta, with m the private rows' mean of the features phi and Sigma the covariance of
-    zeta. The tilt has the posterior ``p(b | m~) prop. to N(m~; m(b), Sigma) N(b; 0, tau^2 I)``, where m(b) is the mean
-    of phi under the weights ``w0 exp(b.phi)``, tau is that of the released weights (one in units of the synthetic
-    standard deviation), and w0 is ``w / exp(b.phi)`` with the released b. Noise that is not normal enters by its
-    covariance. The posterior of theta under each weight draw includes the sampling of N rows.
+    The mixture needs no linearisation, unlike the sandwich of `calibrate`. Both agree if the features span the model's
+    scores and the model fits. If it does not, the mixture is as narrow as the model's own posterior.
 
-    With J, C and H as in docs/theory.md, the mixture has the covariance ``J^-1/N + J^-1 C H^-1 Sigma H^-1 C' J^-1``.
-    The sandwich has ``J^-1 [C H^-1 (H/N + Sigma) H^-1 C' + sum p_i^2 r_i r_i'] J^-1``, with r_i the residual of the
-    scores on phi. The two agree if phi spans the scores and the model is right (J = C H^-1 C'). Otherwise the residual
-    varies by Var(r)/N in the mixture and by Var(r)/ESS in the sandwich. If the effective number of synthetic rows ESS
-    is below N, each weight draw therefore multiplies the rows by gamma variables of mean one and variance 1 - ESS/N,
-    and moves its tilt back to m(b). The mixture uses J in place of the variance of the scores: if the model does not
-    fit, such as Poisson for overdispersed counts, it is as narrow as the model's own posterior. In exchange, it needs
-    no linearisation, neither in the noise nor in theta.
+    Theory: docs/theory.md#noise-aware-weights.
 
     Examples
     --------

@@ -25,10 +25,7 @@ _WARNING_LINES, _SEE = 3, "See diagnose(release, idata)."
 
 
 def columns_of_draws(mean: Array, sd: Array, after: Array, between: Array | None = None) -> dict[str, Array]:
-    """Return columns (p,) of a record: mean and deviation before calibration, and those of draws (..., p) after it.
-
-    `between` is the standard deviation of the means over several weight draws.
-    """
+    """Return columns (p,) of a record: mean and deviation before calibration, and those of draws (..., p) after it."""
     after = after.reshape(-1, len(mean))
     return {
         "mean_weighted": mean,

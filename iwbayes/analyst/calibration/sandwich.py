@@ -236,8 +236,7 @@ def _rehearsed(meat: Meat, bread: Array, curvature: Array, spread: Spread, bias:
 def _directions(precision: Array, curvature: Array, information: Array, n: float) -> tuple[Array, int, Array]:
     """Return T (p, p), how many of its first columns no row's score informs, and J in the others.
 
-    T whitens the weighted posterior's precision and is rotated to the eigenvectors of the scores' information, so that
-    theta = mode + T v. ValueError if the precision, or J in the informed directions, is not positive definite.
+    T whitens the weighted posterior's precision and is rotated to the eigenvectors of the scores' information.
     """
     scale = np.sqrt(np.maximum(np.diag(precision), 0.0))
     scale[scale == 0] = 1.0  # a diagonal entry that is not positive appears in the eigenvalues
@@ -297,10 +296,7 @@ def _posterior(
 
 
 def _newton(derivatives: Callable[[Array], tuple[Array, Array]], v: Array) -> tuple[Array, Array]:
-    """Find a zero of the gradient uphill; return it and the negative Hessian there.
-
-    The step is halved until the objective does not fall steeply at its end. This check needs gradients only.
-    """
+    """Find a zero of the gradient uphill, where steps do not end in a steep fall; also return minus the Hessian."""
     gradient, curvature = derivatives(v)
     for _ in range(200):
         values, vectors = np.linalg.eigh(symmetric(curvature))

@@ -104,14 +104,11 @@ NOTHING_MEASURED = Check(
 
 
 class Judgement(NamedTuple):
-    """Which parameters (p,) are calibrated, and why the others are not, the worst reason first.
+    """Which parameters are calibrated, and why the others are not."""
 
-    `of_fit` are the reasons that concern the whole fit, and hence every quantity computed from it.
-    """
-
-    calibrated: NDArray[np.bool_]
-    reasons: list[str]
-    of_fit: list[str]
+    calibrated: NDArray[np.bool_]  # (p,)
+    reasons: list[str]  # the worst one first
+    of_fit: list[str]  # those that concern the whole fit, and hence every quantity computed from it
 
 
 def judge(

@@ -196,13 +196,9 @@ class ModelPosterior(WeightedPosterior):
         """Return weighted log likelihoods, shape (sample,), at points (sample, p)."""
         return self.graphs.likelihood.values(self._checked(theta, 2), self.weights)
 
-    def log_priors(self, theta: np.ndarray) -> Array:
-        """Return the other terms of the log density, shape (sample,), at points (sample, p)."""
-        return self.graphs.prior.values(self._checked(theta, 2))
-
     def log_densities(self, theta: np.ndarray) -> Array:
         """Return the weighted log density, shape (sample,), at points (sample, p), Jacobians included."""
-        return self.log_likelihoods(theta) + self.log_priors(theta)
+        return self.log_likelihoods(theta) + self.graphs.prior.values(theta)
 
     def likelihood(self, theta: np.ndarray) -> tuple[Array, Array]:
         """Return gradient (p,) and Hessian (p, p), at theta (p,), of the weighted log likelihood sum_i w_i l_i."""
@@ -220,10 +216,6 @@ class ModelPosterior(WeightedPosterior):
     def gradient(self, theta: np.ndarray) -> tuple[float, Array]:
         """Return the weighted log density at theta (p,) and its gradient (p,), by compiled functions."""
         return self.graphs.both.gradient(theta, self.weights)
-
-    def prior_gradient(self, theta: np.ndarray) -> tuple[float, Array]:
-        """Return the terms outside the likelihood at theta (p,) and their gradient (p,), by a compiled function."""
-        return self.graphs.prior.gradient(theta)
 
     def gradients_at(self, rows: np.ndarray, shares: np.ndarray, thetas: np.ndarray) -> Array:
         """Return gradients (draw, p) of mean log likelihoods at thetas (draw, p), for shares (draw, n) of rows."""

@@ -112,9 +112,25 @@ class PyMCModel:
     build: Callable[[pd.DataFrame], Any] = field(repr=False)
     name: str  # in messages and in the release
 
+    @lru_cache(maxsize=16)  # noqa: B019 - a check compiles a graph and is requested many times
     def check(self, schema: Schema) -> None:
         """Raise unless the scores of single rows can be computed; builds the model on rows of the schema."""
-        _check(self, schema)
+        table = trial_rows(schema)
+        try:
+            posterior, held, function = self.built(table)
+            theta = posterior.start() + 0.1 * np.cos(np.arange(posterior.size))
+            one, logs = ModelScores(self.name, held, function, theta)._of(table.frame)
+            all_rows = posterior.scores(theta)
+        except Exception as error:  # a user's function may raise anything
+            said = str(error).strip().split("\n", 1)[0].rstrip(".")
+            said = said if isinstance(error, TypeError | ValueError) else f"{type(error).__name__}: {said}"
+            raise ValueError(f"the model {self.name!r} cannot be measured: {said}.") from error
+        there = np.isfinite(all_rows).all(axis=1) & ~np.isnan(logs)  # rows for which the model is defined
+        if not there.any() or not np.allclose(one[there], all_rows[there], rtol=_ROUNDING, atol=_ROUNDING):
+            raise ValueError(
+                f"the model {self.name!r} cannot be measured: the density of a row does not depend on its own cells "
+                "alone. Use pm.Data for columns, and let no term depend on the number of rows."
+            )
 
     def on(self, synthetic: SyntheticTable) -> Callable[[Array], ModelScores]:
         """Build the model on synthetic rows; see `ScoreModel`.
@@ -155,27 +171,6 @@ class PyMCModel:
     def to_data(self) -> dict[str, Any]:
         """Return the name of the model, which a release can store; its function cannot be stored."""
         return {"build": self.name}
-
-
-@lru_cache(maxsize=16)
-def _check(model: PyMCModel, schema: Schema) -> None:
-    """Check once per model and schema, because a check compiles a graph and is requested many times."""
-    table = trial_rows(schema)
-    try:
-        posterior, held, function = model.built(table)
-        theta = posterior.start() + 0.1 * np.cos(np.arange(posterior.size))
-        one, logs = ModelScores(model.name, held, function, theta)._of(table.frame)
-        all_rows = posterior.scores(theta)
-    except Exception as error:  # a user's function may raise anything
-        said = str(error).strip().split("\n", 1)[0].rstrip(".")
-        said = said if isinstance(error, TypeError | ValueError) else f"{type(error).__name__}: {said}"
-        raise ValueError(f"the model {model.name!r} cannot be measured: {said}.") from error
-    there = np.isfinite(all_rows).all(axis=1) & ~np.isnan(logs)  # rows for which the model is defined
-    if not there.any() or not np.allclose(one[there], all_rows[there], rtol=_ROUNDING, atol=_ROUNDING):
-        raise ValueError(
-            f"the model {model.name!r} cannot be measured: the density of a row does not depend on its own cells "
-            "alone. Use pm.Data for columns, and let no term depend on the number of rows."
-        )
 
 
 def trial_rows(schema: Schema) -> SyntheticTable:

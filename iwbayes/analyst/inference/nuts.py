@@ -124,8 +124,8 @@ class SamplingSettings:
 class WhitenedNuts:
     """PyMC's NUTS for log densities in numpy of `size` parameters, each in units of its curvature near the mode.
 
-    One step method serves all runs and is tuned from the start in each. If there are several runs, PyMC's convergence
-    checks are off and tuning is short, because all densities have the same shape in these units.
+    If there are several runs, PyMC's convergence checks are off and tuning is short, because all densities have the
+    same shape in these units.
     """
 
     def __init__(self, size: int, settings: SamplingSettings, *, n_runs: int) -> None:
@@ -180,10 +180,7 @@ class WhitenedNuts:
 def sample_model(
     model: pm.Model, settings: SamplingSettings, draws: int, rng: np.random.Generator, *, n_runs: int = 1
 ) -> xr.Dataset:
-    """Sample a PyMC model with PyMC's step methods; return the posterior group with ``divergences`` as attribute.
-
-    `draws` is the number for each chain, and `n_runs` the number of runs that share the time limit.
-    """
+    """Sample a PyMC model with PyMC's step methods; return the posterior group with ``divergences`` as attribute."""
     options = {**_QUIET, "chains": settings.chains, **settings.sampler}
     options |= {"model": model, "nuts_sampler": "pymc", "random_seed": int(rng.integers(2**31))}
     clock = _Clock(options, draws, n_runs)

@@ -172,10 +172,5 @@ def draw_tilts(
     if n_draws <= 2 * pooled.shape[1] + 1:
         return few
     with one_blas_thread():
-        return map_draws(
-            few,
-            mode=few.mean(axis=0),
-            covariance=np.atleast_2d(np.cov(few, rowvar=False)),
-            target_mean=pooled.mean(axis=0),
-            target_covariance=np.atleast_2d(np.cov(pooled, rowvar=False)),
-        )
+        own, whole = (np.atleast_2d(np.cov(one, rowvar=False)) for one in (few, pooled))
+        return map_draws(few, few.mean(axis=0), own, pooled.mean(axis=0), whole)

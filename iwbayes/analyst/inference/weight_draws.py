@@ -69,9 +69,9 @@ def importance_draws(
 ) -> ImportanceDraws:
     """Draw from a log density, theta (proposal, p) -> (proposal,), by ``n`` proposals of a t distribution at its mode.
 
-    ``precision`` is minus the Hessian at the mode (p,). If it is not positive definite, no proposal is possible and
-    k-hat is NaN. If k-hat is too large, further rounds use ``n_adapted`` proposals each, if that is more than ``n``.
-    The ``draws`` come from the last round alone, or from the first if no round succeeds.
+    If ``precision``, minus the Hessian there, is not positive definite, k-hat is NaN. If k-hat is too large, further
+    rounds use ``n_adapted`` proposals, if these are more. The ``draws`` come from the last round, or the first if none
+    succeeds.
     """
     scale = 1 / np.sqrt(np.maximum(np.abs(np.diag(precision)), 1e-300))
     try:

@@ -30,14 +30,11 @@ _STEPS, _NEAR = 10, 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Mode:
-    """Mode (p,) of a weighted posterior in unconstrained space.
+    """Mode of a weighted posterior in unconstrained space."""
 
-    `precision` is minus the Hessian of the log density, `curvature` that of the weighted log likelihood; both (p, p).
-    """
-
-    theta: Array
-    precision: Array
-    curvature: Array
+    theta: Array  # (p,)
+    precision: Array  # (p, p), minus the Hessian of the log density
+    curvature: Array  # (p, p), minus the Hessian of the weighted log likelihood
 
 
 class LogDensity(ABC):
@@ -190,13 +187,12 @@ def posterior_dataset(posterior: WeightedPosterior, theta: Array) -> xr.Dataset:
     return xr.Dataset(variables, coords=coords)
 
 
-def map_draws(draws: Array, *, mode: Array, covariance: Array, target_mean: Array, target_covariance: Array) -> Array:
+def map_draws(draws: Array, mode: Array, covariance: Array, target_mean: Array, target_covariance: Array) -> Array:
     """Move draws (sample, p) from a mode and covariance to a target: theta' = target_mean + R (theta - mode).
 
-    Skewness about the mode is kept. R is the optimal transport map between the two normals, in units of the draws'
-    standard deviations: the result does not depend on the order or the units of the parameters, which are mixed as
-    little as possible. (Shaby 2014 and Williams and Savitsky 2021 leave the choice of the root open.) ValueError if
-    `covariance` is not positive definite.
+    R is the optimal transport map between the two normals, in units of the draws' standard deviations: the result does
+    not depend on the order or the units of the parameters, which are mixed as little as possible. (Shaby 2014 and
+    Williams and Savitsky 2021 leave the choice of the root open.)
     """
     diagonal = np.diag(covariance)
     if not (np.isfinite(diagonal).all() and (diagonal > 0).all()):

@@ -100,10 +100,8 @@ class Batched:
         for block in row_blocks(len(values[0]), self._size):
             outputs, n = self._function(*(array[block] for array in values), *others), len(values[0][block])
             # outputs that depend on none of the inputs are the same for all values
-            alike = [np.ndim(one) == ndim for one, ndim in zip(outputs, self._ndims, strict=True)]
-            found.append(
-                [np.broadcast_to(a, (n, *np.shape(a))) if b else a for a, b in zip(outputs, alike, strict=True)]
-            )
+            each = zip(outputs, self._ndims, strict=True)
+            found.append([np.broadcast_to(a, (n, *a.shape)) if np.ndim(a) == ndim else a for a, ndim in each])
         return [np.concatenate(parts) for parts in zip(*found, strict=True)]
 
 
@@ -171,6 +169,4 @@ class DensityOp(Op):
         """Differentiate the log density."""
         return [cotangents[0] * outputs[1]]
 
-    def L_op(self, inputs: Any, outputs: Any, output_grads: Any) -> list[Any]:  # noqa: N802 - PyTensor's older name
-        """Differentiate the log density."""
-        return self.pullback(inputs, outputs, output_grads)
+    L_op: Any = pullback  # PyTensor's older name

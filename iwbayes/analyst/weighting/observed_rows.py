@@ -24,10 +24,7 @@ from iwbayes.analyst.weighting.weighted_op import LENGTH, CheckWeights, Weighted
 
 
 def observed_variables(model: pm.Model) -> list[Any]:
-    """Return the observed variables of a model, without those that predictive sampling may have added.
-
-    ``sample_posterior_predictive`` of PyMC 5 appends deterministics to ``model.observed_RVs``.
-    """
+    """Return the observed variables of a model, without deterministics that predictive sampling of PyMC 5 appends."""
     return [rv for rv in dict.fromkeys(model.observed_RVs) if rv in model.rvs_to_values]
 
 

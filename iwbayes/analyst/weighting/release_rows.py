@@ -1,8 +1,4 @@
-"""The rows of a release in a PyMC model: check that they are its rows in their order, and evaluate it on other rows.
-
-Weights belong to rows by position. The data in the graph of a model are compared with the columns of the release: a
-model holds a column if it holds a function of it.
-"""
+"""The rows of a release in a PyMC model: check that they are its rows in their order, and evaluate it on other rows."""
 
 from __future__ import annotations
 

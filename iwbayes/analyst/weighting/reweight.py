@@ -162,10 +162,7 @@ def reweight(
 
 
 def unweight(model: pm.Model, keep: np.ndarray | None = None) -> pm.Model:
-    """Return a copy of a weighted model without weights in its densities; data variables stay.
-
-    The log density is zero in the rows that `keep` (row,) excludes, and is not evaluated there.
-    """
+    """Return a copy of a model without weights in its densities, which are zero in rows not in `keep` (row,)."""
 
     def strip(fgraph: FunctionGraph, name: str, rv: Any, value: Any) -> Any:
         if not isinstance(rv.owner.op, WeightedRandomVariable):

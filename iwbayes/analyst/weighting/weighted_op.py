@@ -40,8 +40,7 @@ LENGTH = "there must be one likelihood weight per row. Set data and weights of e
 class CheckWeights(CheckAndRaise):
     """Return weights unchanged, or raise a ValueError with this message if a condition does not hold.
 
-    PyMC drops its own parameter checks from models with ``check_bounds=False``, but not this one. Backends without
-    errors (JAX) skip it.
+    Models with ``check_bounds=False`` keep it; backends without errors (JAX) skip it.
     """
 
     def __init__(self, msg: str):

@@ -17,6 +17,9 @@ LIMIT = 0.2
 #: Intervals by rehearsals are longer.
 OF_REHEARSALS = 0.3
 
+Rows = NDArray[np.intp] | slice
+ALL = slice(None)
+
 #: Directions of the features with less than this share of the largest weighted variance are left out.
 _CUT = 1e-6
 #: Products of columns that the release did not measure count if they explain at least this share of a curvature's
@@ -52,20 +55,13 @@ def curvature_error(at: Estimates) -> Array | None:
 
 
 def error_variances(
-    values: Array,
-    scores: Array,
-    shares: Array,
-    tilt: ReleasedTilt,
-    n_private: float,
-    misfit: float,
-    rows: NDArray[np.intp] | slice = slice(None),
+    values: Array, scores: Array, shares: Array, tilt: ReleasedTilt, n_private: float, misfit: float, rows: Rows = ALL
 ) -> Array:
     """Return the variance (q,) of the error of weighted means of numbers of some rows of the tilt, `values` (row, q).
 
     It is that of the noise in the released means of all measured features, at most as large as a density can differ,
-    that of the sampling of the private rows, and `misfit` times what the features leave. What unmeasured products of
-    columns explain of that counts in full. The part of the values that is linear in the scores (row, p) has no error,
-    because the mean score at a mode is zero.
+    that of the sampling of the private rows, and `misfit` times what the features leave; what unmeasured products of
+    columns explain of that counts in full. The part that is linear in the scores (row, p) has no error at a mode.
     """
     rest = values - shares @ values
     rest = rest - _fitted(scores - shares @ scores, rest, shares)
@@ -91,7 +87,7 @@ def error_variances(
     return np.asarray(by_noise + sampled + unknown + (0.0 if np.isnan(misfit) else misfit) * (left - unknown))
 
 
-def _unmeasured_products(tilt: ReleasedTilt, rows: NDArray[np.intp] | slice) -> Array:
+def _unmeasured_products(tilt: ReleasedTilt, rows: Rows) -> Array:
     """Return the squares and products of columns that were not measured, (row, k); some, if they are many.
 
     After several stages, these are products of the columns that the models read; otherwise, of all columns.
