@@ -25,7 +25,6 @@ from iwbayes.utils.display import one_line
 ArvizObject: TypeAlias = Any
 
 _LEGACY = int(version("arviz").split(".")[0]) < 1
-_DIAGNOSTICS = ["mcse_mean", "mcse_sd", "ess_bulk", "ess_tail", "r_hat"]
 
 
 def _arviz() -> Any:
@@ -224,8 +223,8 @@ def summary(
         # ArviZ truncates the percentage in its column names to an integer.
         bounds = [name for name in table.columns if name.startswith("eti")]
         table = table.rename(columns=dict(zip(bounds, [lower, upper], strict=True)))
-    table = pd.DataFrame(table).reindex(columns=["mean", "sd", lower, upper, *_DIAGNOSTICS])
-    return table.astype(float)
+    columns = ["mean", "sd", lower, upper, "mcse_mean", "mcse_sd", "ess_bulk", "ess_tail", "r_hat"]
+    return pd.DataFrame(table).reindex(columns=columns).astype(float)
 
 
 def rhat_ess(idata: ArvizObject, var_names: list[str] | None = None, *, group: str = "posterior") -> pd.DataFrame:

@@ -163,11 +163,9 @@ def fit(
     weights = release.weights
     if how == "pool" and not is_noise_aware(weights, release):
         weights = noise_aware_weights(release, random_seed=rng)
-    regression: RegressionProblem | BuiltRegression
-    if is_beyond(formula, family):
-        regression = BuiltRegression.of(formula, release, family, priors, weights)
-    else:
-        regression = RegressionProblem.of(formula, release, family, priors, weights)
+    kind: type[BuiltRegression | RegressionProblem]
+    kind = BuiltRegression if is_beyond(formula, family) else RegressionProblem
+    regression = kind.of(formula, release, family, priors, weights)
     posterior = regression.posterior
     found = calibrated(
         posterior, release, how, settings, rng,

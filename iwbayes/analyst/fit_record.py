@@ -26,10 +26,7 @@ def weights_digest(weights: Weights) -> str:
 
 
 def check_recorded_weights(posterior: xr.Dataset, release: Release) -> None:
-    """Raise if a result of :func:`~iwbayes.fit` used different weights from the release's, by their digest.
-
-    A `posterior` without the attributes of a fit passes.
-    """
+    """Raise if a result of :func:`~iwbayes.fit` used different weights from the release's; other posteriors pass."""
     weights, recorded = release.weights, posterior.attrs.get("weights")
     if recorded is None or not _RECORDED <= set(posterior.attrs):
         return

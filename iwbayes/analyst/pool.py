@@ -19,12 +19,11 @@ from iwbayes.analyst.released_tilt import ReleasedTilt, is_noise_aware
 from iwbayes.release import Release
 from iwbayes.release.weights import Weights
 from iwbayes.utils import checks
-from iwbayes.utils.arrays import Array
 
 if TYPE_CHECKING:
     import pymc as pm
 
-# Draws per chain of a first run, if there is no mode: they show location and width of the posteriors.
+# Draws per chain of a first run, if there is no mode.
 _FIRST_DRAWS = 500
 
 
@@ -121,11 +120,10 @@ def pool(
         dataset, found = _by_runs(model, weights, release, settings, rng)
     else:
         posterior = terms = ModelPosterior(model)
-
-        def first_run() -> Array:
-            return terms.unconstrain(sample_model(model, settings, _FIRST_DRAWS, rng))
-
-        found = calibrated(terms, release, "pool", settings, rng, weights=weights, first_run=first_run)
+        found = calibrated(
+            terms, release, "pool", settings, rng, weights=weights,
+            first_run=lambda: terms.unconstrain(sample_model(model, settings, _FIRST_DRAWS, rng)),
+        )  # fmt: skip
         dataset = posterior_dataset(terms, found.theta)
     groups = groups_of(dataset.assign_attrs(weights="noise-aware"), found, release, posterior, weights)
     return arviz_compat.make(groups | {"observed_data": observed_dataset(model)})

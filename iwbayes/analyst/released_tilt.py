@@ -22,9 +22,8 @@ from iwbayes.utils.arrays import Array, symmetric
 
 #: Directions of the features whose weighted variance is below this share of the largest are cut (structural zeros).
 FEATURE_CUT = 1e-4
-#: Prior standard deviation of the tilt's coefficients in the sandwich. It is wide, because rows in which a generator
-#: blurred a strong relation need large coefficients. In trials on real populations with such relations, intervals
-#: covered more often with 10 than with 1; on others both gave the same.
+#: Prior standard deviation of the tilt's coefficients in the sandwich, wide because rows in which a generator blurred a
+#: strong relation need large ones. On real populations with such relations, intervals covered more often than with 1.
 TAU = 10.0
 #: Start of the method name of noise-aware weights; the method of the original weights follows.
 NOISE_AWARE = "noise-aware "
@@ -120,9 +119,8 @@ class ReleasedTilt:
     def unmeasured(self, formula: str) -> str | None:
         """Return a sentence on the statistics of a regression that the tilt did not measure; None if there are none.
 
-        It names the missing terms, first-order terms first, and the next step. `formula` is that of
-        :func:`~iwbayes.fit`, or ``"y ~ a + b"`` with the response and the columns in the model. The statistics are the
-        response, the predictors, and the products of the predictors with the response, with each other and with
+        `formula` is that of :func:`~iwbayes.fit`, or ``"y ~ a + b"`` with the columns in the model. The statistics are
+        the response, the predictors, and the products of the predictors with the response, with each other and with
         themselves: the scores to second order, as polynomials of the columns. The result is also None for a formula
         with other terms, if the release was made for no particular model.
         """

@@ -11,7 +11,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from iwbayes.analyst.arguments import check_enough_draws, check_pool_total
-from iwbayes.analyst.calibration.from_rehearsals import Rehearsed, rehearse_estimates, rehearsed_tails
+from iwbayes.analyst.calibration.from_rehearsals import Rehearsed, rehearse_estimates
 from iwbayes.analyst.calibration.hierarchical import GivenOthers, sample_with_prior
 from iwbayes.analyst.calibration.measure import Drawn, How, Judged
 from iwbayes.analyst.calibration.measures import MEASURES
@@ -55,10 +55,8 @@ if TYPE_CHECKING:
 #: The formula of a regression, if the model is one: it names the terms that a release did not measure.
 Formula = Callable[[], str | None]
 #: Facts of a pool whose model has no mode or scores.
-_UNKNOWN_FACTS = {
-    **dict.fromkeys(("kappa0", "misfit", "likelihood_ess"), np.nan),
-    **dict.fromkeys(("cut_directions", "prior_directions"), -1),
-}
+_UNKNOWN_FACTS = dict.fromkeys(("kappa0", "misfit", "likelihood_ess"), np.nan)
+_UNKNOWN_FACTS |= dict.fromkeys(("cut_directions", "prior_directions"), -1)
 
 
 class Calibrated(NamedTuple):
@@ -171,8 +169,7 @@ def _single(
 ) -> tuple[Array, xr.Dataset, xr.Dataset | None]:
     """Move draws (sample, p) of a posterior to the calibrated one, or sample it; with record and statistics.
 
-    With rehearsals, draws that are moved get the tails of a t distribution. A likelihood that leaves out
-    hyperparameters is calibrated given these, and its product with the prior is sampled.
+    A likelihood that leaves out hyperparameters is calibrated given these, and its product with the prior is sampled.
     """
     center, sd, tilt = draws.mean(axis=0), draws.std(axis=0, ddof=1), ReleasedTilt.of(release)
     informed = posterior.in_likelihood(center)
@@ -204,7 +201,9 @@ def _single(
     if moving or (informed.all() and (found is not None or not normal.facts["prior_directions"])):
         own = np.atleast_2d(np.cov(draws, rowvar=False))
         moved = map_draws(draws, mode.theta, own, normal.mean, normal.covariance)
-        moved = moved if found is None else rehearsed_tails(moved, normal.mean, found, rng)
+        if found is not None:  # tails of a t distribution
+            nu = found.degrees_of_freedom
+            moved = normal.mean + (moved - normal.mean) * np.sqrt(nu / rng.chisquare(nu, len(moved)))[:, None]
         moved = with_marginals(moved, normal.marginals)
     else:
         others = others or GivenOthers(cast("ModelPosterior", posterior), center, informed)

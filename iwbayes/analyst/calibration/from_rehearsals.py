@@ -116,9 +116,3 @@ def _refit(
     except (RuntimeError, ValueError, np.linalg.LinAlgError):
         return None
     return normal.likelihood_mean, np.sqrt(np.maximum(np.diag(normal.likelihood_covariance), 0.0))
-
-
-def rehearsed_tails(draws: Array, center: Array, found: Rehearsed, rng: np.random.Generator) -> Array:
-    """Give normal draws (sample, p) about a center the tails of a t distribution."""
-    nu = found.degrees_of_freedom
-    return center + (draws - center) * np.sqrt(nu / rng.chisquare(nu, len(draws)))[:, None]

@@ -1,7 +1,7 @@
 """The meat of the sandwich, the covariance of the mean score: a sum of five named terms.
 
-``row_meat + moment_meat + misfit_meat + second_order_meat + rehearsed_meat``. Calibration, loo, ppc and the averages of
-quantities use the same sum. The last two terms apply to estimates only, and not to weighted means of fixed numbers.
+Calibration, loo, ppc and the averages of quantities use the same sum. Its last two terms apply to estimates only, and
+not to weighted means of fixed numbers.
 
 Notation: p_i = w_i / sum w, s_i the score of row i centred at its weighted mean, phi_i the tilt's features,
 mu and H their weighted mean and covariance, C the weighted covariance of s and phi.
@@ -327,11 +327,6 @@ class Meat:
     def total(self) -> Array:
         """Sum of the five terms."""
         return self.of_scores + self.second_order_meat + self.rehearsed_meat
-
-    @property
-    def unmeasured(self) -> Array:
-        """Residual covariance of the scores on the tilt's features; the whole covariance without a tilt."""
-        return self.scores.information if self.tilt is None else self.tilt.unspanned(self.scores.information)
 
 
 def second_order_covariance(

@@ -66,7 +66,7 @@ def calibration_record(
           ``rehearsed_coverage_se``, and ``deviation`` (rehearsal, parameter): estimate of each rehearsal less the
           release's, NaN if the refit failed;
         - ``influence`` (influence_part, parameter, other_parameter), for tilt weights: the matrices of `Influences`,
-          which judge functions of the parameters; they become a separate group.
+          which become a separate group.
 
         Attributes: ``method`` ("tilt", "row sandwich", "rehearsals" or "pool"), ``weight_draws`` (their number),
         ``verdict`` ("calibrated", "calibrated in part" or "not calibrated"), ``reasons`` (text, one per line),

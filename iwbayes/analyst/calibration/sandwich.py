@@ -47,14 +47,9 @@ class LikelihoodTerms:
         """Evaluate them for a posterior at its mode."""
         theta, total = mode.theta, posterior.weights.sum()
         return cls(
-            theta,
-            posterior.scores(theta),
-            mode.curvature / total,
-            posterior.weights / total,
-            posterior.gradients_at,
-            posterior.scores,
-            partial(posterior.curvatures, theta),
-        )
+            theta, posterior.scores(theta), mode.curvature / total, posterior.weights / total,
+            posterior.gradients_at, posterior.scores, partial(posterior.curvatures, theta),
+        )  # fmt: skip
 
     def __post_init__(self) -> None:
         """Check shapes and values, and scale the shares."""
@@ -135,10 +130,9 @@ def calibrate_normal(
     a few dozen rehearsals cannot estimate a covariance of many parameters. ``drawn`` describes draws from the weighted
     posterior, for measures that compare them with the mode.
 
-    Every direction is measured in the metric of the weighted posterior's precision, so the result is equivariant under
-    linear reparametrisation. One Newton step leads from the mode to the maximum of the likelihood. If noise is too
-    large for a formula that is linear in the moments, the second-order term is added to V, with `gradients_at`, and
-    parameters that are far from normal get `marginals` by the score equation, with `scores_at`.
+    The result is equivariant under linear reparametrisation. One Newton step leads from the mode to the maximum of the
+    likelihood. If noise is too large for a formula that is linear in the moments, the second-order term is added to V,
+    with `gradients_at`, and parameters that are far from normal get `marginals`, with `scores_at`.
     """
     for name, value in (("n_private", n_private), ("tau", tau)):
         if not value > 0:
@@ -174,7 +168,6 @@ def calibrate_normal(
         if spread is not None:
             meat, replayed = _rehearsed(meat, bread, terms.curvature, spread, bias)
             at = replace(at, replayed=replayed)
-        step = bread @ (shares @ scores)
         mean, posterior = _posterior(prior, theta, basis, n_prior, inner, meat.total, shares @ scores)
         marginals: Mapping[int, ScoreMarginal] = {}
         measures = {name: one.of(at) for name, one in MEASURES.items()}
@@ -190,18 +183,13 @@ def calibrate_normal(
             # rehearsals and draws under many weight draws repeat the noise of a count
             few = OF_FORMULA if spread is None and terms.gradients_at is not None else OF_REPEATED_NOISE
             measures["score_ratio"], marginals = equation.marginals(mean, posterior, varying, tested, few)
+    facts = facts_of_fit(bread, meat) | {"prior_directions": n_prior}
     return CalibratedNormal(
-        mode=theta,
-        mean=mean,
-        covariance=posterior,
-        likelihood_mean=theta + step,
+        measures=measures, facts=facts, influences=Influences.of(meat, bread), marginals=marginals,
+        mode=theta, mean=mean, covariance=posterior, uncalibrated_covariance=model,
+        likelihood_mean=theta + bread @ (shares @ scores),
         likelihood_covariance=symmetric(bread @ meat.total @ bread),
-        uncalibrated_covariance=model,
-        measures=measures,
-        facts=facts_of_fit(bread, meat) | {"prior_directions": n_prior},
-        marginals=marginals,
-        influences=Influences.of(meat, bread),
-    )
+    )  # fmt: skip
 
 
 def facts_of_fit(bread: Array, meat: Meat) -> dict[str, Any]:
@@ -225,7 +213,8 @@ def facts_of_fit(bread: Array, meat: Meat) -> dict[str, Any]:
 def _rehearsed(meat: Meat, bread: Array, curvature: Array, spread: Spread, bias: Array) -> tuple[Meat, Replayed]:
     """Return the meat with the standard deviations of rehearsals, and the parts of these."""
     formula = bread @ meat.total @ bread
-    missed = spread.misfit * np.diag(bread @ meat.unmeasured @ bread) + np.square(bias)
+    unmeasured = meat.scores.information if meat.tilt is None else meat.tilt.unspanned(meat.scores.information)
+    missed = spread.misfit * np.diag(bread @ unmeasured @ bread) + np.square(bias)
     own, wanted = np.diag(formula), spread.variance + missed
     scale = np.sqrt(np.divide(wanted, own, out=np.ones_like(own), where=(own > 0) & np.isfinite(wanted)))
     beyond = curvature @ (formula * np.outer(scale, scale) - formula) @ curvature

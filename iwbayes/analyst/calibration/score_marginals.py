@@ -1,8 +1,7 @@
 """Intervals that invert a score test, for parameters whose estimate is not linear in the measured moments.
 
-The score remains linear in the moments where an estimate does not: if the noise is large compared with a count, or if
-it changes the curvature. So each value of a parameter is tested by its weighted score, and the values that are not
-rejected form the interval (Fieller 1954; Kleibergen 2005, Econometrica 73).
+The score remains linear where an estimate does not: if the noise is large compared with a count, or changes the
+curvature. The interval has the values that a score test does not reject (Fieller 1954; Kleibergen, Econometrica 2005).
 """
 
 from __future__ import annotations
@@ -84,12 +83,7 @@ class ScoreEquation:
     tau: float
 
     def marginals(
-        self,
-        mean: Array,
-        covariance: Array,
-        informed: NDArray[np.bool_],
-        curvature_errors: Array,
-        few: FewRows = OF_FORMULA,
+        self, mean: Array, covariance: Array, informed: NDArray[np.bool_], curvature_errors: Array, few: FewRows
     ) -> tuple[Array, Mapping[int, ScoreMarginal]]:
         """Return the ratio of each 90 % interval's length to the normal's, shape (p,), and the marginals that differ.
 

@@ -82,25 +82,18 @@ _OF_FIT = {
     ),
 }
 
-#: Of a pool without a mode or scores.
-UNKNOWN_EXPLAINED = Check(
-    "explained",
-    "unknown",
-    "",
-    "fail",
+_NO_SCORES = (
     "this model has no scores at a mode, so we cannot check whether the release measured the statistics it relies on. "
     "Its intervals may be too narrow. Compare with fit() or calibrate() of a simpler model of the same columns, whose "
-    "record contains this check.",
+    "record contains this check."
 )
-#: Of rehearsals without a tilt.
-NOTHING_MEASURED = Check(
-    "measured",
-    "nothing",
-    "",
-    "fail",
+_NO_MEASUREMENT = (
     "the weights have no measurement, so the error of the rows in directions that no rehearsal shows is unknown, and "
-    "intervals may be too narrow. Request a release with tilt weights, the default.",
+    "intervals may be too narrow. Request a release with tilt weights, the default."
 )
+#: Of a pool without a mode or scores, and of rehearsals without a tilt.
+UNKNOWN_EXPLAINED = Check("explained", "unknown", "", "fail", _NO_SCORES)
+NOTHING_MEASURED = Check("measured", "nothing", "", "fail", _NO_MEASUREMENT)
 
 
 class Judgement(NamedTuple):
@@ -231,10 +224,7 @@ def weight_checks(facts: Mapping[str, Any], *, scale: bool = True) -> list[Check
 
 
 def tail_checks(facts: Mapping[str, Any], *, alone: bool = True) -> list[Check]:
-    """Judge the weights without a model: their tail and their effective sample size.
-
-    For a fit (not `alone`) the tail is information only, because `dfbetas` measures the effect of single rows.
-    """
+    """Judge the weights: their tail, which is information only for a fit (not `alone`), and their effective size."""
     k, limit = float(facts["pareto_k"]), pareto_k_threshold(int(facts["n_synthetic"]))
     few = (
         "a few synthetic rows may dominate an estimate. Check the dfbetas of a fit, or request a release with a better "

@@ -228,9 +228,8 @@ class ModelPosterior(WeightedPosterior):
     def mode(self, start: np.ndarray | None = None, free: np.ndarray | None = None) -> Mode:
         """Maximise the weighted log density by damped Newton steps, from `start` (p,) or the model's initial point.
 
-        `free` (p,) marks the parameters that move, all by default. Errors are those of `maximise`. The Hessians are
-        those of the last step: a millionth of a posterior standard deviation away from the mode, or farther if the log
-        density has larger rounding errors.
+        `free` (p,) marks the parameters that move, all by default. The Hessians are those of the last step, a millionth
+        of a posterior standard deviation away from the mode, or farther if rounding errors are larger.
         """
         hessians: list[np.ndarray] = []
         start = self.start() if start is None else self._checked(start)

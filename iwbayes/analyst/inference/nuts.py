@@ -42,10 +42,7 @@ _OF_THE_STEP = ("target_accept", "max_treedepth")
 
 
 class _Clock:
-    """Callback of ``pymc.sample`` that reports how long a run will take, and stops it at its time limit.
-
-    ``max_seconds``, which `n_runs` share, is removed from `options`; `draws` is the number for each chain.
-    """
+    """Callback of ``pymc.sample`` that reports how long a run will take, and stops it at its time limit."""
 
     def __init__(self, options: dict[str, Any], draws: int, n_runs: int = 1) -> None:
         self._seconds = options.pop("max_seconds", TIME_LIMIT) / n_runs

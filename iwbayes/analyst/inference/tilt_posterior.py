@@ -150,9 +150,8 @@ def draw_tilts(
 ) -> Array:
     """Draw `n_draws` coefficients (n_draws, k) from the posterior of a tilt, starting near its mode.
 
-    Thousands of draws are made, and `n_draws` of them are chosen at random. If they are more than twice the
-    coefficients, they are mapped linearly to the mean and covariance of all draws, because the covariance of a few
-    draws is random. RuntimeError as in `draw_densities`, or if the chains of NUTS disagree.
+    They are chosen at random from thousands of draws. If they are more than twice the coefficients, they are mapped
+    linearly to the mean and covariance of all draws. RuntimeError as in `draw_densities`, or if chains disagree.
     """
     merged = posterior.merged()
     near = (merged, *merged.mode(start))

@@ -33,10 +33,9 @@ _PROPOSAL_DOF = 7.0
 _ROUNDS, _K_HAT_OF_ROUNDS = 8, 0.5
 # Effective proposals per parameter for estimating the moments; weights that leave fewer are tempered to this number.
 _LEARNING_ESS, _LEAST_POWER = 20, 1e-6
-# Proposals per draw, and their smallest number; with fewer proposals k-hat is unreliable.
-_PROPOSALS_PER_DRAW, _LEAST_PROPOSALS = 4, 250
-# Number of draws that determines how many proposals an adapted proposal gets.
-_ADAPTING_DRAWS = 4000
+# Proposals per draw, and their smallest number; with fewer, k-hat is unreliable. Adapted proposals get as many as for
+# this number of draws.
+_PROPOSALS_PER_DRAW, _LEAST_PROPOSALS, _ADAPTING_DRAWS = 4, 250, 4000
 #: Evaluations, row x proposal, that a fit may use before it reduces the proposals (about a second).
 WORK_LIMIT = 4e8
 
@@ -252,11 +251,9 @@ def sample_statistics(each: Sequence[Draws], assignment: ComponentAssignment) ->
         {name: (("chain", "draw"), array) for name, array in values.items()},
         coords={"chain": np.arange(chains), "draw": np.arange(draws_each)},
     )
-    sampled = [draws.statistics["diverging"] for draws in each if "diverging" in draws.statistics]
-    if sampled:
+    if sampled := [draws.statistics["diverging"] for draws in each if "diverging" in draws.statistics]:
         dataset.attrs["divergences"] = int(np.sum(sampled))
-    tried = [draws.proposals for draws in each if draws.proposals is not None]
-    if tried:
+    if tried := [draws.proposals for draws in each if draws.proposals is not None]:
         dataset.attrs["pareto_k"] = float(np.max([proposals.pareto_k for proposals in tried]))
         dataset.attrs["importance_ess"] = float(np.min([proposals.ess for proposals in tried]))
         dataset.attrs["n_proposals"] = int(np.min([proposals.n_proposals for proposals in tried]))

@@ -134,8 +134,7 @@ class WeightedPosterior(LogDensity, WeightedScores):
         """Find the posterior and its mode under each of several weight vectors (draw, row).
 
         Each search takes steps from the mode under the weights of this object, near `start` (p,), with the curvature
-        there. The first step takes one pass over the rows' scores for all weight vectors. RuntimeError if a mode was
-        not found; if there are several weight draws, the message names the one.
+        there. RuntimeError if a mode was not found; the message names the weight draw, if there are several.
         """
         each = [self.with_weights(own) for own in weights]
         if len(each) == 1:

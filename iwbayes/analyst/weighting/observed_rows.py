@@ -128,9 +128,8 @@ def minibatch_node(value: Any) -> Any | None:
 def batch_weights(fgraph: FunctionGraph, node: Any, weights: Any) -> Any:
     """Return the weights of the rows in a batch, shape (row in batch,), from a shared variable for all rows.
 
-    In the function graph, the ``pm.Minibatch`` node is replaced by one with the weights as an additional table. They
-    must not be computed from other variables: PyMC rewrites one of several copies of the node, and treats their random
-    index as one only if all copies are equal.
+    The ``pm.Minibatch`` node is replaced by one with the weights as an additional table. They must not be computed from
+    other variables: PyMC treats the random index of several copies of the node as one only if all copies are equal.
     """
     if weights in node.inputs:  # another observed variable of the same batch
         return node.outputs[node.inputs.index(weights)]

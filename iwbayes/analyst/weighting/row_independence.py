@@ -107,8 +107,7 @@ def _dependence(model: pm.Model, terms: Any, values: list[Any], observed: list[n
 def _evaluated(model: pm.Model, function: Any, observed: list[np.ndarray], half: np.ndarray) -> list[np.ndarray]:
     """Return the terms at the observed values and at the two sets of changed values.
 
-    Values close to the observed ones are tried first, then observed values in a different order, which may change few
-    rows, but satisfy constraints.
+    Values close to the observed ones are tried first, then permuted ones: fewer change, but they satisfy constraints.
     """
     rng = np.random.default_rng(1)  # the verdict on a model must not change from call to call
     error: Exception = ValueError("it is not finite")

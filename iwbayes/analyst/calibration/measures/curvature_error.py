@@ -25,10 +25,8 @@ _CUT = 1e-6
 #: Products of columns that the release did not measure count if they explain at least this share of a curvature's
 #: variance. A smaller share is found by chance.
 _LEAST_SHARE = 0.1
-#: Most rows, chosen at random; most directions per parameter, and most pairs if parameters are many.
-_MOST_ROWS, _MOST_OTHERS, _MOST_PAIRS = 10_000, 8, 200
-#: Most unmeasured products that are looked at.
-_MOST_PRODUCTS = 300
+#: Most rows, chosen at random; directions per parameter; pairs, if parameters are many; and unmeasured products.
+_MOST_ROWS, _MOST_OTHERS, _MOST_PAIRS, _MOST_PRODUCTS = 10_000, 8, 200, 300
 
 
 def curvature_error(at: Estimates) -> Array | None:
@@ -115,8 +113,8 @@ def _unmeasured_products(tilt: ReleasedTilt, rows: Rows) -> Array:
 def _explained(products: Array, own: Array, rest: Array, shares: Array) -> Array:
     """Return the share (q,) of the variance of residuals `rest` (row, q) that products (row, k) explain.
 
-    `own` (row, l) are the measured features, on which the products are regressed first. As many random
-    numbers would explain a share too, which is subtracted. Small shares count as zero.
+    They are regressed on the measured features `own` (row, l) first. The share that as many random numbers would
+    explain is subtracted, and small shares count as zero.
     """
     products = products - shares @ products
     before = shares @ products**2
