@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -11,21 +12,27 @@ from iwbayes.utils import checks
 
 #: Methods to draw from a posterior.
 Method = Literal["auto", "laplace", "nuts"]
-METHODS = get_args(Method)
+#: Seconds after which NUTS stops by default.
+TIME_LIMIT = 600.0
+# Arguments of pymc.sample that are not allowed, and why.
+_NOT_ALLOWED = (
+    (
+        {"chains", "draws", "initvals", "model", "random_seed", "return_inferencedata", "step", "var_names"},
+        "each run sets these itself. Leave them out. draws, chains and random_seed are arguments of fit; calibrate "
+        "takes random_seed and keeps the number of draws.",
+    ),
+    (
+        {"init", "jitter_max_retries", "n_init", "nuts_sampler"},
+        "PyMC's NUTS starts at the mode, in units of the curvature there. Leave it out. To sample in a different way, "
+        "use reweight() and pass the weighted model to pymc.sample.",
+    ),
+)
 
 
 def check_total(total: Any, remedy: str = "Use release.n_private.") -> None:
     """Raise unless a total is None or a positive finite number; `remedy` is a sentence for the message."""
     if total is not None:
         checks.positive("total", total, remedy)
-
-
-def check_numbers(weights: np.ndarray, subject: str, remedy: str = "") -> None:
-    """Raise if weights are NaN, infinite or negative; the message counts them and calls them `subject`."""
-    for wrong, what in ((np.isnan(weights), "NaN"), (np.isinf(weights), "infinite"), (weights < 0, "negative")):
-        if wrong.any():
-            message = f"{subject} must be finite and not negative; {int(wrong.sum())} of {weights.size} are {what}. "
-            raise ValueError((message + remedy).rstrip())
 
 
 def check_pool_total(total: float, n_private: int) -> None:
@@ -38,9 +45,24 @@ def check_pool_total(total: float, n_private: int) -> None:
         )
 
 
-def check_method(method: str) -> None:
-    """Raise if a method to draw is unknown."""
-    checks.one_of("method", method, METHODS, "'auto' works for most models.")
+def check_sampling(method: str, sampler: Any) -> dict[str, Any]:
+    """Return the additional arguments of ``pymc.sample``; raise for an unknown method and for others than allowed."""
+    checks.one_of("method", method, get_args(Method), "'auto' works for most models.")
+    if sampler is not None and not isinstance(sampler, Mapping):
+        raise TypeError(
+            f"sampler must be a dict of arguments of pymc.sample; got {type(sampler).__name__}. Pass, for example, "
+            'sampler={"tune": 500}.'
+        )
+    options = dict(sampler or {})
+    for names, why in _NOT_ALLOWED:
+        if found := sorted(names & set(options)):
+            raise ValueError(f"sampler must not contain {found}, because {why}")
+    seconds = options.get("max_seconds", TIME_LIMIT)
+    if not checks.is_real(seconds) or not seconds > 0:
+        raise ValueError(
+            f"sampler's max_seconds must be a positive number; got {seconds!r}. The default is {TIME_LIMIT:g}."
+        )
+    return options
 
 
 def check_release(release: Any) -> Release:
@@ -57,8 +79,3 @@ def check_enough_draws(n_draws: int, n_parameters: int) -> None:
             f"calibration needs more draws than parameters; got {n_draws} for {n_parameters}. Draw more, or do not "
             "calibrate (in fit, calibrate='none')."
         )
-
-
-def grows_with_rows(name: str, shape: tuple[int, ...], n_rows: int) -> bool:
-    """Return whether a free variable has a value for each row: effects of single rows, or imputed values."""
-    return name.endswith("_unobserved") or (n_rows > 1 and (n_rows in shape or int(np.prod(shape)) >= n_rows))

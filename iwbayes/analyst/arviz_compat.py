@@ -25,11 +25,10 @@ from iwbayes.utils.display import one_line
 ArvizObject: TypeAlias = Any
 
 _LEGACY = int(version("arviz").split(".")[0]) < 1
-_DIAGNOSTICS = ["mcse_mean", "mcse_sd", "ess_bulk", "ess_tail", "r_hat"]
 
 
 def _arviz() -> Any:
-    """Import ArviZ when it is used, as this takes long; no type checker can check both versions."""
+    """Import ArviZ when it is used, as this takes long."""
     return import_module("arviz")
 
 
@@ -39,10 +38,9 @@ def _stats() -> Any:
 
 
 def make(groups: Mapping[str, xr.Dataset], attrs: Mapping[str, Any] | None = None) -> ArvizObject:
-    """Build the installed ArviZ's container from datasets by group name; `attrs` are attributes of the container.
+    """Build the installed ArviZ's container from datasets by group name, which are shared, not copied.
 
-    The datasets are shared, not copied. A dataset without data variables is left out, because ArviZ 0.23 cannot store
-    it. TypeError if a group is not a dataset.
+    A dataset without data variables is left out, because ArviZ 0.23 cannot store it.
     """
     for name, dataset in groups.items():
         if not isinstance(dataset, xr.Dataset):
@@ -210,9 +208,8 @@ def summary(
 ) -> pd.DataFrame:
     """Summarise each scalar of a group, with the same columns for both ArviZ versions.
 
-    Values are not rounded. There is one row per scalar (``b[0]``, ``c[level]``). The columns are ``mean``, ``sd``,
-    ``eti90_lb``, ``eti90_ub`` (the number is `prob`, in (0, 1), in percent), ``mcse_mean``, ``mcse_sd``, ``ess_bulk``,
-    ``ess_tail`` and ``r_hat`` (NaN with a single chain).
+    Values are not rounded. The columns are ``mean``, ``sd``, ``eti90_lb``, ``eti90_ub`` (the number is `prob`, in
+    percent), ``mcse_mean``, ``mcse_sd``, ``ess_bulk``, ``ess_tail`` and ``r_hat`` (NaN with a single chain).
     """
     checks.share("prob", prob, "Use 0.9 for a 90 % interval.")
     percent = f"{100 * prob:g}"
@@ -226,8 +223,8 @@ def summary(
         # ArviZ truncates the percentage in its column names to an integer.
         bounds = [name for name in table.columns if name.startswith("eti")]
         table = table.rename(columns=dict(zip(bounds, [lower, upper], strict=True)))
-    table = pd.DataFrame(table).reindex(columns=["mean", "sd", lower, upper, *_DIAGNOSTICS])
-    return table.astype(float)
+    columns = ["mean", "sd", lower, upper, "mcse_mean", "mcse_sd", "ess_bulk", "ess_tail", "r_hat"]
+    return pd.DataFrame(table).reindex(columns=columns).astype(float)
 
 
 def rhat_ess(idata: ArvizObject, var_names: list[str] | None = None, *, group: str = "posterior") -> pd.DataFrame:
@@ -242,8 +239,7 @@ def rhat_ess(idata: ArvizObject, var_names: list[str] | None = None, *, group: s
 def plot_pit(values: Mapping[str, np.ndarray], *, prob: float = 0.99) -> np.ndarray:
     """Draw ArviZ's plot of probability integral transforms: their ECDF minus the uniform one, in one axes per panel.
 
-    `values` maps the name of each panel to numbers between 0 and 1, shape (replication,). `prob` is the probability
-    that uniform numbers stay within the simultaneous band.
+    `values` maps panels to numbers in [0, 1]; `prob` is the probability that uniform numbers stay within the band.
     """
     if not _LEGACY:
         group = xr.Dataset({name: ("sample", np.asarray(own)) for name, own in values.items()})

@@ -1,9 +1,4 @@
-"""Calibrate the posterior of a weighted PyMC model: intervals that account for the noise in the weights.
-
-The draws of the weighted posterior treat the released weights as exact. Calibration moves these draws linearly, in
-PyMC's unconstrained space, to the mean and covariance of calibrated likelihood times prior, and maps them back through
-the transforms. If the prior has its own parameters (hierarchical models), the product is sampled instead.
-"""
+"""calibrate() and sample(): calibrated posteriors of PyMC models."""
 
 from __future__ import annotations
 
@@ -14,11 +9,11 @@ import numpy as np
 import xarray as xr
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.arguments import Method, check_method, check_release
+from iwbayes.analyst.arguments import Method, check_release, check_sampling
 from iwbayes.analyst.calibration.calibrated import calibrated, groups_of
 from iwbayes.analyst.calibration.measure import How
 from iwbayes.analyst.calibration.record import NOT_CALIBRATED
-from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler
+from iwbayes.analyst.inference.nuts import SamplingSettings
 from iwbayes.analyst.released_tilt import is_noise_aware
 from iwbayes.release import Release
 from iwbayes.release.rehearsals import Rehearsals
@@ -50,46 +45,43 @@ def calibrate(
 ) -> arviz_compat.ArvizObject:
     """Calibrate the draws of a weighted posterior: intervals that account for the noise in the weights.
 
+    The draws are moved linearly, in PyMC's unconstrained space, to the mean and covariance of calibrated likelihood
+    times prior. If the prior has its own parameters (hierarchical models), this product is sampled instead.
+
     Parameters
     ----------
     idata : arviz.InferenceData or xarray.DataTree
         Draws from `weighted_model`, with a ``posterior`` group. It is not changed.
     weighted_model : pymc.Model
-        The model that :func:`~iwbayes.reweight` returned, with the weights of `release`. The total of its weights does
-        not change the calibrated likelihood, and the prior counts once.
+        The model that :func:`~iwbayes.reweight` returned, with the weights of `release`; their total has no effect.
     release : Release
         The release whose synthetic rows the model observes, in their order.
     rehearsals : Rehearsals, optional
-        Rehearsals of this release, from :func:`~iwbayes.rehearse`. The standard deviations then come from the model's
-        estimates over the rehearsals, and the correlations from the formula. The model must contain its data as columns
-        of the release, or as functions of one column each, because it is evaluated on the rows of each rehearsal.
+        Rehearsals of this release, from :func:`~iwbayes.rehearse`: the model's estimates over them give the standard
+        deviations, and the formula the correlations. The data in the model must be columns of the release, or functions
+        of one column each, because it is evaluated on the rows of each rehearsal.
     method : {"auto", "laplace", "nuts"}, default "auto"
-        How to sample if sampling is needed: under several weight draws, and for hierarchical models. "laplace" uses a
-        Student-t proposal at the mode with Pareto-smoothed importance weights, "nuts" uses PyMC's NUTS. "auto" uses
-        "laplace", and switches to "nuts" if k-hat is 0.7 or more.
+        How to sample if sampling is needed: under several weight draws, and for hierarchical models. See
+        :func:`~iwbayes.fit`.
     random_seed : int, numpy.random.Generator or None
-        Seed of the same sampling. With a single weight draw and a prior without hyperparameters, nothing is random.
+        Seed of the same sampling.
     sampler : dict, optional
-        More arguments of ``pymc.sample`` for NUTS, such as ``{"tune": 500}``; see :func:`~iwbayes.fit`.
+        More arguments of ``pymc.sample`` for NUTS; see :func:`~iwbayes.fit`.
 
     Returns
     -------
     arviz.InferenceData or xarray.DataTree
-        A new object. ``posterior`` contains the calibrated draws, with deterministics recomputed. The group
-        ``calibration`` is added (see `calibration_record`). Pointwise log likelihoods, predictions and ``log_prior``
-        are dropped, because they belong to the uncalibrated draws. All other groups stay as they were.
-
-        If draws were sampled, ``sample_stats`` belongs to the new draws. With several weight draws, its variable
-        ``weight_draw`` is the index of the weight draw behind each posterior draw. Its attribute ``pareto_k`` is the
-        k-hat of importance sampling (the largest one, if there are several).
+        A new object. ``posterior`` contains the calibrated draws, with deterministics recomputed, and ``calibration``
+        the record (see `calibration_record`). If draws were sampled, ``sample_stats`` is as in :func:`~iwbayes.fit`.
+        Pointwise log likelihoods, predictions and ``log_prior`` are dropped, because they belong to the uncalibrated
+        draws. All other groups stay as they were.
 
     Raises
     ------
     TypeError, ValueError
-        If `method` or `sampler` is not one of the above; if the draws are calibrated already, lack a free variable or
-        are no more than the parameters; if the model has no weighted likelihood, a different number of rows from the
-        release, discrete variables, or free variables that grow with the rows; if the curvature of the likelihood is
-        not positive definite. Only this last check needs a compiled model; the others come first.
+        If an argument is invalid; if the draws are calibrated already, lack a free variable or are no more than the
+        parameters; if the model has no weighted likelihood, rows that are not the release's, discrete variables, or
+        free variables that grow with the rows; if the curvature of the likelihood is not positive definite.
     RuntimeError
         If the mode was not found, or if k-hat is 0.7 or more with method="laplace".
 
@@ -97,21 +89,21 @@ def calibrate(
     -----
     CalibrationWarning
         If the fit is outside the domain in which calibrated intervals cover as often as they claim: the number, its
-        threshold and the next step. If the noise distribution of the weights is unknown, only the row sandwich is used.
+        threshold and the next step.
 
     Notes
     -----
-    For the formula see :func:`~iwbayes.analyst.calibration.sandwich.calibrate_normal` and docs/theory.md. The prior is
-    put back unchanged.
+    For the formula see :func:`~iwbayes.analyst.calibration.sandwich.calibrate_normal` and docs/theory.md. If the noise
+    distribution of the weights is unknown, only the row sandwich is used.
 
-    **Several weight draws.** If the model uses the average of several weight draws, the result is a mixture, in equal
-    parts, of the posteriors under each weight draw, each with the row sandwich. It includes the noise of the weights
-    only as far as the weight draws differ because of it, so the verdict is "not calibrated". Weight draws of
-    :func:`~iwbayes.noise_aware_weights` include all of the noise; their posteriors are mixed without a sandwich.
+    **Several weight draws.** The result is a mixture, in equal parts, of the posteriors under each weight draw, each
+    with the row sandwich. It includes the noise of the weights only as far as the weight draws differ because of it, so
+    the verdict is "not calibrated". Weight draws of :func:`~iwbayes.noise_aware_weights` include all of the noise;
+    their posteriors are mixed without a sandwich.
 
-    **Hyperparameters** appear in no row's likelihood. With a single weight draw, the likelihood of the other parameters
-    is calibrated at their mode, given the posterior means of the hyperparameters, and its product with the prior is
-    sampled. The draws of `idata` provide the starting point, ``skew`` and ``nonquadraticity`` only.
+    **Hyperparameters.** With a single weight draw, the likelihood of the other parameters is calibrated at their mode,
+    given the posterior means of the hyperparameters, and its product with the prior is sampled. The draws of `idata`
+    provide the starting point, ``skew`` and ``nonquadraticity`` only.
 
     References
     ----------
@@ -132,8 +124,7 @@ def calibrate(
     >>> iw.calibrate(idata, weighted, release, random_seed=1)["calibration"].attrs["verdict"]
     'calibrated'
     """
-    check_method(method)
-    options = check_sampler(sampler)
+    options = check_sampling(method, sampler)
     posterior = _checked_posterior(idata, weighted_model, release)
     from iwbayes.analyst.inference.model_posterior import ModelPosterior
     from iwbayes.analyst.weighting.release_rows import formula_of
@@ -150,9 +141,9 @@ def calibrate(
         rehearsals=rehearsals, sampled=draws, formula=lambda: formula_of(weighted_model, release),
     )  # fmt: skip
     values = terms.constrain(found.theta.reshape(-1, terms.size))
-    for name, old in posterior.data_vars.items():
-        array = np.asarray(values[str(name)]).reshape(old.shape).astype(old.dtype, copy=False)
-        posterior = posterior.assign({name: (old.dims, array, old.attrs)})
+    posterior = posterior.assign(
+        {name: old.copy(data=values[str(name)].reshape(old.shape).astype(old.dtype)) for name, old in posterior.items()}
+    )
     new = groups_of(posterior, found, release, terms)
     if "sample_stats" in new:
         new["sample_stats"] = new["sample_stats"].assign_coords(chain=posterior["chain"], draw=posterior["draw"])
@@ -179,7 +170,8 @@ def sample(
     Returns
     -------
     arviz.InferenceData or xarray.DataTree
-        The calibrated posterior with its record, as :func:`~iwbayes.calibrate` returns it.
+        As :func:`~iwbayes.calibrate` of ``pymc.sample(model=reweight(model, release), ...)``. Use these three steps if
+        you need the weighted model afterwards, as for predictions and :func:`~iwbayes.loo`.
 
     Raises
     ------
@@ -190,13 +182,7 @@ def sample(
     Warns
     -----
     CalibrationWarning
-        If the fit is outside the domain of calibration; see :func:`~iwbayes.calibrate`.
-
-    Notes
-    -----
-    This is the same as ``weighted = reweight(model, release)``, ``idata = pymc.sample(model=weighted, ...)`` and
-    ``calibrate(idata, weighted, release)``. Use the three steps if you need the weighted model afterwards, as for
-    predictions and :func:`~iwbayes.loo`.
+        See :func:`~iwbayes.calibrate`.
 
     Examples
     --------
@@ -211,13 +197,12 @@ def sample(
     >>> idata["calibration"].attrs["verdict"]
     'calibrated'
     """
-    check_release(release)
     import pymc as pm
 
     from iwbayes.analyst.weighting.release_rows import check_model
     from iwbayes.analyst.weighting.reweight import reweight
 
-    weighted = reweight(model, release)
+    weighted = reweight(model, check_release(release))
     check_model(weighted, release)
     rng = np.random.default_rng(random_seed)
     idata = pm.sample(model=weighted, random_seed=int(rng.integers(2**31)), **options)

@@ -9,11 +9,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.arguments import Method, check_method, check_release
+from iwbayes.analyst.arguments import Method, check_release, check_sampling
 from iwbayes.analyst.calibration.calibrated import calibrated, groups_of
 from iwbayes.analyst.calibration.noise_aware import noise_aware_weights
 from iwbayes.analyst.fit_record import recorded_weights
-from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler
+from iwbayes.analyst.inference.nuts import SamplingSettings
 from iwbayes.analyst.inference.weighted_posterior import posterior_dataset
 from iwbayes.analyst.regression.built_by_bambi import BuiltRegression, is_beyond
 from iwbayes.analyst.regression.regression_posterior import RegressionProblem
@@ -52,24 +52,24 @@ def fit(
     ----------
     formula : str
         ``response ~ terms`` in formulaic's syntax, for example ``"y ~ x + C(group) + poly(age, 2)"``; see
-        :func:`~iwbayes.models.design.build_design`. Formulas with ``offset(...)`` or group-specific
-        effects, ``(1|g)`` or ``(x|g)``, are passed to Bambi.
+        :func:`~iwbayes.models.design.build_design`. Formulas with ``offset(...)`` or group-specific effects, ``(1|g)``
+        or ``(x|g)``, are passed to Bambi.
     release : Release
         Synthetic rows with their weights, as read by :func:`~iwbayes.load`.
     family : {"bernoulli", "gaussian", "categorical", "poisson", "negativebinomial", "t", ...}, optional
-        Distribution of the response. By default it follows from the declared type of the response column: bernoulli
-        for `Binary` or two levels, categorical for more levels, gaussian for `Real` and for expressions of columns.
-        For an `Integer` response it must be given, because whole numbers may be counts or measurements. Bambi builds
-        the families "negativebinomial", "t" (Student), "gamma" (log link), "cumulative" (ordinal, levels declared from
-        low to high) and "binomial" (response ``p(successes, trials)``); install ``iwbayes[bambi]`` for them.
+        Distribution of the response. By default bernoulli for `Binary` or two levels, categorical for more levels,
+        gaussian for `Real` and for expressions of columns; for an `Integer` response, which may be a count or a
+        measurement, it must be given. Bambi builds the families "negativebinomial", "t" (Student), "gamma" (log link),
+        "cumulative" (ordinal, levels declared from low to high) and "binomial" (response ``p(successes, trials)``);
+        install ``iwbayes[bambi]`` for them.
     method : {"auto", "laplace", "nuts"}, default "auto"
-        "laplace": Student-t proposal at the mode with Pareto-smoothed importance weights, adapted to its draws for a
-        few rounds if k-hat is 0.7 or more. "nuts": PyMC's NUTS sampler. "auto": "laplace" if its k-hat is below 0.7
-        (below 0.5 for an adapted proposal), otherwise "nuts".
+        "laplace": Student-t proposal at the mode with Pareto-smoothed importance weights, adapted to its draws if k-hat
+        is 0.7 or more. "nuts": PyMC's NUTS. "auto": "laplace" if its k-hat is below 0.7 (below 0.5 for an adapted
+        proposal), otherwise "nuts".
     priors : dict of str to distribution, optional
-        Priors that replace default priors, by the name of the coefficient: ``{"age": pm.Normal.dist(0, 1)}``. See
-        :func:`~iwbayes.analyst.regression.model.regression` for the defaults. For a model that Bambi builds, pass
-        ``bambi.Prior`` objects.
+        Priors that replace default priors, by the name of the coefficient: ``{"age": pm.Normal.dist(0, 1)}``; for a
+        model that Bambi builds, ``bambi.Prior`` objects. See :func:`~iwbayes.analyst.regression.model.regression` for
+        the defaults.
     calibrate : {"auto", "formula", "rehearsals", "pool", "none"}, default "auto"
         How intervals account for the noise in the weights.
 
@@ -92,10 +92,9 @@ def fit(
         Whether to show PyMC's progress bar.
     sampler : dict, optional
         Further arguments of ``pymc.sample`` for "nuts", for example ``{"tune": 1000}``; ``init`` and ``nuts_sampler``
-        are not allowed. NUTS starts at the mode and scales by the curvature there, so it needs fewer tuning steps than
-        usual: 500, or 200 per weight draw if there are several. After 30 s it warns if sampling will take long.
-        Sampling stops after ``max_seconds`` (600 by default) or when it is interrupted. It then warns and returns the
-        draws so far, repeated to fill the result.
+        are not allowed. NUTS starts at the mode and scales by the curvature there, so its default is 500 tuning steps,
+        or 200 per weight draw if there are several. Sampling stops after ``max_seconds`` (600 by default) or when it is
+        interrupted; it then warns and returns the draws so far, repeated to fill the result.
 
     Returns
     -------
@@ -105,12 +104,11 @@ def fit(
         - ``posterior``: coefficients, named as Bambi names them. Attributes are ``formula``, ``family``, ``method``,
           ``total``, ``weights``, ``weight_draws`` (their number), ``calibration`` (its method, or "none"), ``verdict``,
           digests of the weights used and of those of the release, and the ``design`` that :func:`~iwbayes.predictions`
-          needs. For rows with missing cells in the columns used, ``rows_left_out`` is their number and
-          ``share_left_out`` their share of the weights.
-        - ``sample_stats``: statistics of the draws before calibration. ``lp`` is the log density up to a constant. NUTS
-          adds its own; if the weight draws use both methods, only ``lp`` and ``diverging`` are stored. ``weight_draw``
-          is the weight draw behind each draw, if there are several. The attributes ``pareto_k``, ``importance_ess`` and
-          ``n_proposals`` describe the importance sampling, at the worst weight draw.
+          needs; ``rows_left_out`` and ``share_left_out`` (of the weights) count rows with missing cells.
+        - ``sample_stats``: statistics of the draws before calibration: ``lp``, the log density up to a constant, those
+          of NUTS, and ``weight_draw``, the weight draw behind each draw, if there are several. The attributes
+          ``pareto_k``, ``importance_ess`` and ``n_proposals`` describe the importance sampling, at the worst weight
+          draw.
         - ``observed_data``: the response of the rows used.
         - ``calibration``: the record of the calibration, if there was one, and ``influence``: matrices by which
           :func:`~iwbayes.predictions` and other quantities are judged.
@@ -121,35 +119,27 @@ def fit(
     TypeError, ValueError
         If an argument is invalid, or if arguments contradict each other.
     RuntimeError
-        If the mode was not found, if k-hat is 0.7 or more with method="laplace", or if NUTS stopped before its first
-        draw.
+        If the mode was not found, if k-hat is 0.7 or more with method="laplace", or if NUTS made no draw.
 
     Warns
     -----
     UserWarning
-        If rows, levels or columns are left out (see :func:`~iwbayes.models.design.build_design`), if the
-        level with which a column's other levels are compared is rare, or if NUTS takes long or was stopped.
+        If rows, levels or columns are left out, if the level with which a column's other levels are compared is rare,
+        or if NUTS takes long or was stopped.
     CalibrationWarning
-        If the intervals are outside the domain in which simulations showed that the calibration works.
-
-    See Also
-    --------
-    diagnose : Check whether the intervals of the result can be trusted.
-    regression : Build the same model in PyMC.
+        If the fit is outside the domain in which intervals cover as often as they claim; see :func:`~iwbayes.diagnose`.
 
     Notes
     -----
     Models that Bambi builds use all rows of the release, predictors that are not centred, and centred group-specific
     effects; NUTS samples those with scales of group-specific effects. For other models identical rows are merged, and
     gaussian rows are replaced by their weighted Gram matrix, which does not change the posterior. Calibration maps the
-    draws linearly, in unconstrained space (sigma on the log scale). Theory: docs/theory.md. With several weight draws,
-    the result is a mixture; see :func:`~iwbayes.calibrate`.
+    draws linearly, in unconstrained space (sigma on the log scale); see :func:`~iwbayes.calibrate`, docs/theory.md.
 
     References
     ----------
     Ghalebikesabi et al., Mitigating statistical bias within differentially private synthetic data, UAI 2022 (weighted
-    posteriors); Vehtari, Simpson, Gelman, Yao & Gabry, Pareto smoothed importance sampling, JMLR 25
-    (2024) (k-hat).
+    posteriors); Vehtari, Simpson, Gelman, Yao & Gabry, Pareto smoothed importance sampling, JMLR 25, 2024 (k-hat).
 
     Examples
     --------
@@ -162,13 +152,13 @@ def fit(
     'calibrated'
     """
     check_release(release)
-    check_method(method)
+    options = check_sampling(method, sampler)
     checks.whole("draws", draws)
     checks.whole("chains", chains)
     if log_likelihood not in (True, False, "auto"):
         raise ValueError(f"log_likelihood must be True, False or 'auto'; got {log_likelihood!r}.")
     how = how_to_calibrate(calibrate, rehearsals, release)
-    settings = SamplingSettings(chains, draws, method, {"progressbar": progressbar, **check_sampler(sampler)})
+    settings = SamplingSettings(chains, draws, method, {"progressbar": progressbar, **options})
     rng = np.random.default_rng(random_seed)
     weights = release.weights
     if how == "pool" and not is_noise_aware(weights, release):

@@ -26,10 +26,7 @@ def weights_digest(weights: Weights) -> str:
 
 
 def check_recorded_weights(posterior: xr.Dataset, release: Release) -> None:
-    """Raise if a result of :func:`~iwbayes.fit` used different weights from the release's, by their digest.
-
-    A `posterior` without the attributes of a fit passes.
-    """
+    """Raise if a result of :func:`~iwbayes.fit` used different weights from the release's; other posteriors pass."""
     weights, recorded = release.weights, posterior.attrs.get("weights")
     if recorded is None or not _RECORDED <= set(posterior.attrs):
         return
@@ -42,8 +39,7 @@ def check_recorded_weights(posterior: xr.Dataset, release: Release) -> None:
             "the release that was fitted: release.unweighted(), or dataclasses.replace(release, weights=...) with the "
             "weights of the fit."
         )
-    if weights.n_draws > 1:
-        # each draw of the posterior belongs to one of the weight draws of the fit
+    if weights.n_draws > 1:  # each draw of the posterior belongs to one of the weight draws of the fit
         raise ValueError(
             f"the posterior was drawn under different weight draws of {own!r} from the release's. Draw the weights "
             "with noise_aware_weights once, and pass the same weights to the fit and in the release."

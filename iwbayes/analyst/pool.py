@@ -9,22 +9,21 @@ import numpy as np
 import xarray as xr
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.arguments import Method, check_method, check_pool_total, check_release, grows_with_rows
+from iwbayes.analyst.arguments import Method, check_pool_total, check_release, check_sampling
 from iwbayes.analyst.calibration.calibrated import Calibrated, calibrated, groups_of, pool_record
 from iwbayes.analyst.calibration.noise_aware import noise_aware_weights
-from iwbayes.analyst.inference.nuts import SamplingSettings, check_sampler, sample_model
+from iwbayes.analyst.inference.nuts import SamplingSettings, sample_model
 from iwbayes.analyst.inference.weight_draws import ComponentAssignment
 from iwbayes.analyst.inference.weighted_posterior import posterior_dataset
 from iwbayes.analyst.released_tilt import ReleasedTilt, is_noise_aware
 from iwbayes.release import Release
 from iwbayes.release.weights import Weights
 from iwbayes.utils import checks
-from iwbayes.utils.arrays import Array
 
 if TYPE_CHECKING:
     import pymc as pm
 
-# Draws per chain of a first run, if there is no mode: they show location and width of the posteriors.
+# Draws per chain of a first run, if there is no mode.
 _FIRST_DRAWS = 500
 
 
@@ -41,9 +40,8 @@ def pool(
 ) -> arviz_compat.ArvizObject:
     """Sample the noise-aware posterior of a weighted PyMC model.
 
-    The function draws weights from their posterior given the released noisy moments, samples the model's posterior
-    under each weight draw, and mixes the draws in equal parts. This integrates the privacy noise out, while
-    :func:`~iwbayes.calibrate` moves draws by a formula.
+    The result mixes, in equal parts, the model's posteriors under weight draws, which come from the posterior of the
+    weights given the released noisy moments. This integrates the privacy noise out.
 
     Parameters
     ----------
@@ -54,12 +52,11 @@ def pool(
     n_draws : int, default 100
         Number of weight draws; see :func:`~iwbayes.noise_aware_weights`.
     draws, chains : int, default 1000 and 4
-        Number of draws per chain of the result, and of chains. In each chain the weight draws alternate at random. Each
-        weight draw is sampled in every chain, so convergence between chains can be assessed as usual.
+        Number of draws per chain of the result, and of chains. The weight draws alternate at random in every chain, so
+        convergence between chains can be assessed as usual.
     method : {"auto", "laplace", "nuts"}, default "auto"
-        How to sample the posterior under each weight draw. "laplace" uses a Student-t proposal at its mode with
-        Pareto-smoothed importance weights, "nuts" uses PyMC's NUTS. "auto" uses "laplace", and switches to "nuts" if
-        there is no mode or k-hat is 0.7 or more.
+        How to sample the posterior under each weight draw; see :func:`~iwbayes.fit`. "auto" uses "nuts" if there is no
+        mode.
     random_seed : int, numpy.random.Generator or None
         Seed of the weight draws and of the sampler.
     sampler : dict, optional
@@ -68,17 +65,16 @@ def pool(
     Returns
     -------
     arviz.InferenceData or xarray.DataTree
-        Groups ``posterior`` (with deterministics), ``sample_stats``, ``observed_data`` and
-        ``calibration`` with method "pool" (see `calibrate`). In ``calibration``, ``sd_weighted`` is the standard
-        deviation within weight draws, and ``sd_between`` that of the means over weight draws. In ``sample_stats``,
-        ``weight_draw`` is the index of the weight draw behind each draw. Its attribute ``pareto_k`` is the largest
-        k-hat, if importance sampling was tried; ``divergences`` counts those of all runs of NUTS.
+        Groups ``posterior`` (with deterministics), ``sample_stats`` (see `fit`; its attribute ``divergences`` counts
+        those of all runs of NUTS), ``observed_data`` and ``calibration`` with method "pool". In ``calibration``,
+        ``sd_weighted`` is the standard deviation within weight draws, and ``sd_between`` that of the means over them.
 
     Raises
     ------
     TypeError, ValueError
         If an argument is invalid; if the weights have no measurement of features; if the model has no weights, a
-        different total or number of rows, or free variables that grow with the rows.
+        different total or number of rows, or free variables that grow with the rows (effects of single rows, imputed
+        values), whose prior would count once for each synthetic row instead of each private one.
     RuntimeError
         With method="laplace", if the mode was not found or k-hat is 0.7 or more; see `noise_aware_weights` as well.
 
@@ -86,18 +82,14 @@ def pool(
     -----
     CalibrationWarning
         If the fit is outside the domain in which intervals cover as often as they claim: the number, its threshold and
-        the next step. Without a mode or with discrete variables, we cannot check whether the features span the
-        statistics that the estimates use; the verdict is then always "not calibrated".
+        the next step. Without a mode or with discrete variables, the verdict is always "not calibrated", because we
+        cannot check whether the features span the statistics that the estimates use.
 
     Notes
     -----
-    :func:`~iwbayes.noise_aware_weights` explains why this is the posterior, and how it differs from `calibrate`.
-    Nothing is linearised, so hierarchical models without a mode and models with discrete variables can be pooled. The
-    latter use the step methods that PyMC chooses.
-
-    Free variables that grow with the rows (effects of single rows, imputed values) are rejected: a weight multiplies
-    the likelihood of its row, but the prior of the row's own variable would count once for each synthetic row instead
-    of each private one.
+    :func:`~iwbayes.noise_aware_weights` explains how this differs from `calibrate`. Nothing is linearised, so
+    hierarchical models without a mode and models with discrete variables can be pooled. The latter use the step methods
+    that PyMC chooses.
 
     Examples
     --------
@@ -113,13 +105,10 @@ def pool(
     >>> idata["calibration"].attrs["method"]
     'pool'
     """
-    check_method(method)
-    settings = SamplingSettings(
-        checks.whole("chains", chains), checks.whole("draws", draws), method, check_sampler(sampler)
-    )
+    options = check_sampling(method, sampler)
+    settings = SamplingSettings(checks.whole("chains", chains), checks.whole("draws", draws), method, options)
     rng = np.random.default_rng(random_seed)
-    check_release(release)
-    discrete = _check_pooled_model(model, release, method)
+    discrete = _check_pooled_model(model, check_release(release), method)
     weights = release.weights
     if not is_noise_aware(weights, release):
         weights = noise_aware_weights(release, n_draws, random_seed=rng)
@@ -131,11 +120,10 @@ def pool(
         dataset, found = _by_runs(model, weights, release, settings, rng)
     else:
         posterior = terms = ModelPosterior(model)
-
-        def first_run() -> Array:
-            return terms.unconstrain(sample_model(model, settings, _FIRST_DRAWS, rng))
-
-        found = calibrated(terms, release, "pool", settings, rng, weights=weights, first_run=first_run)
+        found = calibrated(
+            terms, release, "pool", settings, rng, weights=weights,
+            first_run=lambda: terms.unconstrain(sample_model(model, settings, _FIRST_DRAWS, rng)),
+        )  # fmt: skip
         dataset = posterior_dataset(terms, found.theta)
     groups = groups_of(dataset.assign_attrs(weights="noise-aware"), found, release, posterior, weights)
     return arviz_compat.make(groups | {"observed_data": observed_dataset(model)})
@@ -180,18 +168,12 @@ def _check_pooled_model(model: Any, release: Release, method: str) -> bool:
 
     if not isinstance(model, pm.Model):
         raise TypeError(f"model must be a PyMC model; got {type(model).__name__}. Use reweight(model, release).")
-    check_weighted_rows(model, release)
+    growing = (
+        f". Its prior would count for {len(release.synthetic)} synthetic rows, and the likelihood for "
+        f"{release.n_private} private ones. Marginalise row-level variables out."
+    )
+    check_weighted_rows(model, release, growing)
     check_pool_total(float(common_weights(model).sum()), release.n_private)
-    n_rows = len(release.synthetic)
-    point = model.initial_point(0)
-    for rv in model.free_RVs:
-        shape = np.shape(point[model.rvs_to_values[rv].name])
-        if grows_with_rows(rv.name, shape, n_rows):
-            raise ValueError(
-                f"the free variable {rv.name!r} ({int(np.prod(shape))} values) grows with the rows. Its prior would "
-                f"count for {n_rows} synthetic rows, and the likelihood for {release.n_private} private ones. "
-                "Marginalise row-level variables out."
-            )
     discrete = [var.name for var in model.discrete_value_vars]
     if discrete and method == "laplace":
         raise ValueError(

@@ -22,9 +22,8 @@ from iwbayes.utils.arrays import Array, symmetric
 
 #: Directions of the features whose weighted variance is below this share of the largest are cut (structural zeros).
 FEATURE_CUT = 1e-4
-#: Prior standard deviation of the tilt's coefficients in the sandwich. It is wide, because rows in which a generator
-#: blurred a strong relation need large coefficients. In trials on real populations with such relations, intervals
-#: covered more often with 10 than with 1; on others both gave the same.
+#: Prior standard deviation of the tilt's coefficients in the sandwich, wide because rows in which a generator blurred a
+#: strong relation need large ones. On real populations with such relations, intervals covered more often than with 1.
 TAU = 10.0
 #: Start of the method name of noise-aware weights; the method of the original weights follows.
 NOISE_AWARE = "noise-aware "
@@ -38,7 +37,7 @@ class OtherMeans:
 
     features: Array
     value: Array
-    noise: Array
+    noise: Array  # (l, l), covariance
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,16 +119,10 @@ class ReleasedTilt:
     def unmeasured(self, formula: str) -> str | None:
         """Return a sentence on the statistics of a regression that the tilt did not measure; None if there are none.
 
-        It names the missing terms, first-order terms first, and the next step. Statistics that were not measured come
-        from the generator alone: their noise is unknown, and intervals that depend on them can be far too narrow.
-        `formula` is that of :func:`~iwbayes.fit`; for other kinds of models use ``"y ~ a + b"`` with the response and
-        the columns in the model. The result is also None for a formula with terms that are not polynomials, if the
-        release was made for no particular model.
-
-        The statistics are the response, the predictors, and the products of the predictors with the response, with each
-        other and with themselves: the scores to second order, compared as polynomials of the columns with those of the
-        feature map. Features are clipped, and directions in which the synthetic rows hardly vary are dropped, so a
-        model may still have a large kappa although all of its terms were measured.
+        `formula` is that of :func:`~iwbayes.fit`, or ``"y ~ a + b"`` with the columns in the model. The statistics are
+        the response, the predictors, and the products of the predictors with the response, with each other and with
+        themselves: the scores to second order, as polynomials of the columns. The result is also None for a formula
+        with other terms, if the release was made for no particular model.
         """
         features = self.feature_map
         if features is None:

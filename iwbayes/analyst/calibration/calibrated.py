@@ -1,8 +1,4 @@
-"""One way to a calibrated posterior: from a weighted posterior and a release to draws, their record and statistics.
-
-The covariance of an estimate has three sources: the formula (a sandwich with the noise of the weights in it), weight
-draws (a pool over versions of the weights, or a mixture of row sandwiches), and rehearsals (estimates from replays).
-"""
+"""One way to a calibrated posterior: from a weighted posterior and a release to draws, their record and statistics."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from iwbayes.analyst.arguments import check_enough_draws, check_pool_total
-from iwbayes.analyst.calibration.from_rehearsals import Rehearsed, rehearse_estimates, rehearsed_tails
+from iwbayes.analyst.calibration.from_rehearsals import Rehearsed, rehearse_estimates
 from iwbayes.analyst.calibration.hierarchical import GivenOthers, sample_with_prior
 from iwbayes.analyst.calibration.measure import Drawn, How, Judged
 from iwbayes.analyst.calibration.measures import MEASURES
@@ -40,7 +36,6 @@ from iwbayes.analyst.fit_record import weights_digest
 from iwbayes.analyst.inference.nuts import SamplingSettings
 from iwbayes.analyst.inference.tilt_posterior import TiltPosterior
 from iwbayes.analyst.inference.weight_draws import (
-    Component,
     ComponentAssignment,
     Draws,
     draw_components,
@@ -60,22 +55,17 @@ if TYPE_CHECKING:
 #: The formula of a regression, if the model is one: it names the terms that a release did not measure.
 Formula = Callable[[], str | None]
 #: Facts of a pool whose model has no mode or scores.
-_UNKNOWN_FACTS = {
-    **dict.fromkeys(("kappa0", "misfit", "likelihood_ess"), np.nan),
-    **dict.fromkeys(("cut_directions", "prior_directions"), -1),
-}
+_UNKNOWN_FACTS = dict.fromkeys(("kappa0", "misfit", "likelihood_ess"), np.nan)
+_UNKNOWN_FACTS |= dict.fromkeys(("cut_directions", "prior_directions"), -1)
 
 
 class Calibrated(NamedTuple):
-    """Draws `theta` (chain, draw, p), their record (None if they are not calibrated), and statistics of sampling.
+    """Draws with their record and statistics."""
 
-    `statistics` is None if the draws of the weighted posterior were moved. `method` is that of the sampling.
-    """
-
-    theta: Array
-    record: xr.Dataset | None
-    statistics: xr.Dataset | None = None
-    method: str = ""
+    theta: Array  # (chain, draw, p)
+    record: xr.Dataset | None  # None if they are not calibrated
+    statistics: xr.Dataset | None = None  # of sampling; None if draws of the weighted posterior were moved
+    method: str = ""  # of sampling
 
 
 def calibrated(
@@ -96,8 +86,6 @@ def calibrated(
     `weights` are those of the release by default. If they have several draws, the posteriors under each are mixed in
     equal parts. `sampled` (sample, p) are draws from the weighted posterior, if there are some already; otherwise they
     are drawn here. `first_run` makes them for a pool whose posterior has no mode. ``how="none"`` only draws.
-
-    ValueError or RuntimeError as in `draw_components` and `calibrate_normal`.
 
     Theory: docs/theory.md#why-plug-in-weights-give-intervals-that-are-too-narrow.
     """
@@ -128,15 +116,14 @@ def calibrated(
         record = pool_record(posterior.names, theta, assignment.part, len(vectors), release, tilt, judged, formula)
     else:
         start = posterior.mode(start).theta if several and start is not None else start
-        components = draw_components(posterior.modes(vectors, start), settings, assignment.n_each, rng)
-        each = [one.draws for one in components]
+        located = posterior.modes(vectors, start)
+        each = draw_components(located, settings, assignment.n_each, rng)
         theta = assignment.take([one.theta for one in each])
         if several and how != "none":
-            theta, record = _mixed(components, assignment, release)
+            theta, record = _mixed(located, each, assignment, release)
         elif how != "none":
-            [own] = components
             flat = theta.reshape(-1, len(posterior.names))
-            theta, record, _ = _single(own.posterior, own.mode, flat, release, rehearsals, settings, rng, formula)
+            theta, record, _ = _single(*located[0], flat, release, rehearsals, settings, rng, formula)
     method = "+".join(sorted({one.method for one in each}))
     return Calibrated(theta.reshape(shape), record, sample_statistics(each, assignment), method)
 
@@ -150,8 +137,7 @@ def groups_of(
 ) -> dict[str, xr.Dataset]:
     """Return the groups of a result, and warn: the posterior with marks and digests, statistics and the record.
 
-    `dataset` has the draws of the `posterior`, which is None for a pool without one. `weights` are those of the release
-    by default.
+    `dataset` has the draws of the `posterior`, which is None for a pool without one.
     """
     weights, record = release.weights if weights is None else weights, found.record
     pooled = record is not None and record.attrs["method"] == "pool"
@@ -183,9 +169,7 @@ def _single(
 ) -> tuple[Array, xr.Dataset, xr.Dataset | None]:
     """Move draws (sample, p) of a posterior to the calibrated one, or sample it; with record and statistics.
 
-    With rehearsals, standard deviations come from these, and correlations from the formula. Draws that are moved get
-    the tails of a t distribution. A likelihood that leaves out hyperparameters is calibrated given these, and its
-    product with the prior is sampled.
+    A likelihood that leaves out hyperparameters is calibrated given these, and its product with the prior is sampled.
     """
     center, sd, tilt = draws.mean(axis=0), draws.std(axis=0, ddof=1), ReleasedTilt.of(release)
     informed = posterior.in_likelihood(center)
@@ -214,12 +198,12 @@ def _single(
     )
     judged: Judged = normal
     statistics, of_estimates = None, np.sqrt(np.diag(normal.likelihood_covariance))
-    if moving or (informed.all() and (found is not None or not normal.prior_directions)):
+    if moving or (informed.all() and (found is not None or not normal.facts["prior_directions"])):
         own = np.atleast_2d(np.cov(draws, rowvar=False))
-        moved = map_draws(
-            draws, mode=mode.theta, covariance=own, target_mean=normal.mean, target_covariance=normal.covariance
-        )
-        moved = moved if found is None else rehearsed_tails(moved, normal.mean, found, rng)
+        moved = map_draws(draws, mode.theta, own, normal.mean, normal.covariance)
+        if found is not None:  # tails of a t distribution
+            nu = found.degrees_of_freedom
+            moved = normal.mean + (moved - normal.mean) * np.sqrt(nu / rng.chisquare(nu, len(moved)))[:, None]
         moved = with_marginals(moved, normal.marginals)
     else:
         others = others or GivenOthers(cast("ModelPosterior", posterior), center, informed)
@@ -253,10 +237,7 @@ def record_of_single(
     applied: ReleasedTilt | None,
     unmeasured: str | None,
 ) -> xr.Dataset:
-    """Describe a posterior that was moved or sampled under a single weight draw.
-
-    `found` are its rehearsed estimates, if there are some. `applied` is the tilt, if the formula includes its noise.
-    """
+    """Describe a posterior under a single weight draw; `applied` is the tilt, if the formula includes its noise."""
     bent = check_of_fit("nonquadraticity", judged.facts.get("nonquadraticity", np.nan))
     facts = weight_facts(release, tilt)
     if found is not None:
@@ -272,42 +253,36 @@ def record_of_single(
         record = calibration_record(names, "rehearsals", judged, columns, facts, of_all=of_all, unmeasured=unmeasured)
         deviations = (("rehearsal", "parameter"), found.deviations)
         return record.assign(deviation=deviations).assign_coords(rehearsal=np.arange(len(found.deviations)))
-    if applied is None:
-        why = _why_row_sandwich(release, tilt)
-        return calibration_record(names, "row sandwich", judged, columns, facts, outside=why)
-    of_all = [*weight_checks(facts), bent]
-    return calibration_record(names, "tilt", judged, columns, facts, of_all=of_all, unmeasured=unmeasured)
-
-
-def _why_row_sandwich(release: Release, tilt: ReleasedTilt | None) -> str:
-    """Return the reason why intervals leave out the noise of the weights."""
-    own = release.weights
-    if tilt is None and own.n_draws == 1:
-        why = (
-            f"the noise distribution of {own.method} weights is unknown, so intervals may be too narrow. Request a "
-            "release with tilt weights."
-        )
-    else:
-        why = (
-            "the model's weights are not the released ones, or post-processing changed them, so intervals may be too "
-            "narrow. Use reweight(model, release.weights, total=release.n_private)."
-        )
-    return "the intervals leave out the noise of the weights (row sandwich only): " + why
+    if applied is not None:
+        of_all = [*weight_checks(facts), bent]
+        return calibration_record(names, "tilt", judged, columns, facts, of_all=of_all, unmeasured=unmeasured)
+    why, remedy = (
+        "the model's weights are not the released ones, or post-processing changed them",
+        "Use reweight(model, release.weights, total=release.n_private).",
+    )
+    if tilt is None and release.weights.n_draws == 1:
+        why = f"the noise distribution of {release.weights.method} weights is unknown"
+        remedy = "Request a release with tilt weights."
+    outside = (
+        f"the intervals leave out the noise of the weights (row sandwich only): {why}, so intervals may be too narrow. "
+        f"{remedy}"
+    )
+    return calibration_record(names, "row sandwich", judged, columns, facts, outside=outside)
 
 
 def _mixed(
-    components: Sequence[Component], assignment: ComponentAssignment, release: Release
+    located: Sequence[tuple[WeightedPosterior, Mode]],
+    draws: Sequence[Draws],
+    assignment: ComponentAssignment,
+    release: Release,
 ) -> tuple[Array, xr.Dataset]:
     """Move the draws under each weight draw to the row sandwich of that weight draw, and mix them, (chain, draw, p)."""
     normals = [
-        calibrate_normal(
-            LikelihoodTerms.at(one.posterior, one.mode), prior=one.posterior.prior, n_private=release.n_private
-        )
-        for one in components
+        calibrate_normal(LikelihoodTerms.at(own, mode), prior=own.prior, n_private=release.n_private)
+        for own, mode in located
     ]
-    names, each = components[0].posterior.names, [one.draws.theta for one in components]
-    flat = [theta.reshape(-1, len(names)) for theta in each]
-    moved = map_parts(flat, [one.mode for one in components], normals)
+    names, modes, each = located[0][0].names, [mode for _, mode in located], [one.theta for one in draws]
+    moved = map_parts([theta.reshape(-1, len(names)) for theta in each], modes, normals)
     theta = assignment.take([own.reshape(before.shape) for own, before in zip(moved, each, strict=True)])
     before = assignment.take(each).reshape(-1, len(names))
     center, sd = before.mean(axis=0), before.std(axis=0, ddof=1)
@@ -315,7 +290,7 @@ def _mixed(
     for name, measure in MEASURES.items():
         values = np.stack([one.measures[name] for one in normals])
         measures[name] = values.max(axis=0) if measure.worst == "largest" else values.min(axis=0)
-    measures["skew"] = distance(Drawn(np.mean([one.mode.theta for one in components], axis=0), center, sd))
+    measures["skew"] = distance(Drawn(np.mean([mode.theta for mode in modes], axis=0), center, sd))
     facts = {name: max(one.facts[name] for one in normals) for name in normals[0].facts}
     facts["likelihood_ess"] = min(one.facts["likelihood_ess"] for one in normals)
     columns = columns_of_draws(center, sd, theta, np.std([normal.mean for normal in normals], axis=0))
@@ -342,8 +317,7 @@ def _pooled(
 ) -> tuple[list[Draws], Judged | None]:
     """Draw under each of several weight vectors (draw, row), and judge the pool at the mode under their average.
 
-    If there is no mode, or rows have no scores, it draws around the draws (sample, p) of a first run, if there is one.
-    The pool then cannot be judged.
+    Without a mode or scores of rows, it draws around the draws (sample, p) of a first run, and the pool is not judged.
     """
     try:
         at = posterior.mode(start)
@@ -359,7 +333,7 @@ def _pooled(
         center, precision = sampled.mean(axis=0), np.linalg.inv(np.atleast_2d(np.cov(sampled, rowvar=False)))
         densities = [(posterior.with_weights(own), center, precision) for own in vectors]
         return draw_densities(densities, replace(settings, method="nuts"), n_each, rng, proposals=0), None
-    return [one.draws for one in draw_components(located, settings, n_each, rng)], normal
+    return draw_components(located, settings, n_each, rng), normal
 
 
 def pool_record(
@@ -374,10 +348,9 @@ def pool_record(
 ) -> xr.Dataset:
     """Describe a mixture over noise-aware weights: draws (..., p), and the `part` (...) each one belongs to.
 
-    In this record, ``mean_weighted`` and ``mean_calibrated`` are equal. ``sd_weighted`` is the standard deviation
-    within weight draws, ``sd_between`` that of the means over weight draws, and ``sd_calibrated`` that of all draws.
-    ``misfit_share`` is the share of the sandwich's variance, because the draws do not include the misfit. If nothing
-    is `judged`, ``kappa_max`` is an upper bound, and the verdict is "not calibrated".
+    In this record, ``sd_weighted`` is the standard deviation within weight draws, and ``sd_calibrated`` that of all
+    draws. ``misfit_share`` is the share of the sandwich's variance, because the draws do not include the misfit. If
+    nothing is `judged`, ``kappa_max`` is an upper bound, and the verdict is "not calibrated".
     """
     shares, draws, part = release.weights.values, draws.reshape(-1, len(names)), part.ravel()
     assert tilt is not None  # noqa: S101 - noise-aware weights come from a tilt
@@ -420,17 +393,15 @@ def _spreads(draws: Array, part: NDArray[np.intp]) -> tuple[Array, Array]:
 def map_parts(parts: Sequence[Array], modes: Sequence[Mode], normals: Sequence[CalibratedNormal]) -> list[Array]:
     """Move the draws (sample, p) of each of several parts to the calibrated normal of that part.
 
-    A part may have fewer draws than there are parameters. The covariance is therefore estimated from the draws of all
-    parts together, each in units of the curvature at the mode of its part.
+    Their covariance is estimated from all parts together, each in units of the curvature at its mode, because a part
+    may have fewer draws than there are parameters.
     """
     roots = [np.linalg.cholesky(mode.precision) for mode in modes]
     unit = [(draws - mode.theta) @ root for draws, mode, root in zip(parts, modes, roots, strict=True)]
     shape = np.atleast_2d(np.cov(np.concatenate(unit), rowvar=False))
-    back = [np.linalg.inv(root) for root in roots]
     found = []
-    for draws, mode, one, to in zip(parts, modes, back, normals, strict=True):
-        moved = map_draws(
-            draws, mode=mode.theta, covariance=one.T @ shape @ one, target_mean=to.mean, target_covariance=to.covariance
-        )
+    for draws, mode, root, to in zip(parts, modes, roots, normals, strict=True):
+        one = np.linalg.inv(root)
+        moved = map_draws(draws, mode.theta, one.T @ shape @ one, to.mean, to.covariance)
         found.append(with_marginals(moved, to.marginals))
     return found

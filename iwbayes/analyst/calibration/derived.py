@@ -10,22 +10,18 @@ import xarray as xr
 from iwbayes.analyst.calibration.measure import Influences
 from iwbayes.analyst.calibration.measures import MEASURES
 from iwbayes.analyst.calibration.record import verdict_attributes
-from iwbayes.analyst.calibration.verdict import Judgement, judge, source, with_verdict
+from iwbayes.analyst.calibration.verdict import SOURCES, Judgement, judge, with_verdict
 from iwbayes.utils.arrays import Array
 
-#: A parameter concerns a quantity if it explains more than this share of the quantity's variance (their correlation
-#: squared). Coefficients of common levels vary with a rare level that they are compared with; a contrast between them
-#: does not.
+#: A parameter concerns a quantity if it explains more than this share of its variance (their correlation squared).
+#: Coefficients of common levels vary with a rare reference level; a contrast between them does not.
 CONCERNS = 0.05
 #: Step of numerical derivatives, in standard deviations.
 _STEP = 1e-2
 
 
 def gradient_of(function: Callable[[Array], Array], center: Array, sd: Array) -> Array:
-    """Return the gradient (q, p) of a function of points (sample, p) with values (sample, q), by central differences.
-
-    `sd` (p,) are the standard deviations of the parameters, which set the steps.
-    """
+    """Return the gradient (q, p) of a function of points (sample, p), by central differences in units of `sd` (p,)."""
     steps = np.diag(_STEP * np.where(sd > 0, sd, 1.0))
     values = function(np.concatenate([center + steps, center - steps]))
     up, down = values[: len(center)], values[len(center) :]
@@ -40,8 +36,7 @@ def derived_record(
     `names` are their flat names, `gradient` (q, p) their derivatives with respect to the parameters, and `sd` (q,)
     their standard deviations. `of_fit` is the record of the fit. `measures`, each (q,), are by default those that
     follow from the influences in that record. One that is NaN or absent is the worst of the parameters that concern the
-    quantity. The group has the dimension ``parameter``, the measures, ``calibrated``, and the attributes ``method``,
-    ``verdict``, ``reasons`` and ``reasons_of_fit`` of a calibration record.
+    quantity.
     """
     if not measures and "influence" in of_fit:
         influences = Influences(*of_fit["influence"].to_numpy())
@@ -55,7 +50,7 @@ def derived_record(
         worst = np.array([measure.worst_of(of_parameters[own]) for own in concerns])
         own = worst if measures is None else measures.get(name, worst)
         columns[name] = np.where(np.isnan(own), worst, own)
-    judgement = judge(names, columns, source(of_fit.attrs["method"]))
+    judgement = judge(names, columns, SOURCES[of_fit.attrs["method"]])
     if said := of_fit.attrs["reasons_of_fit"]:
         of_all = said.split("\n")
         judgement = Judgement(np.zeros(len(names), dtype=bool), [*of_all, *judgement.reasons], of_all)

@@ -15,7 +15,7 @@ from scipy.special import stdtrit
 
 from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, Spread, calibrate_normal
 from iwbayes.analyst.calibration.score_marginals import LEVEL, QUANTILE
-from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
+from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedScores
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.release import Release
 from iwbayes.release.rehearsals import Rehearsals
@@ -29,9 +29,7 @@ class Rehearsed:
 
     deviations: Array  # (rehearsal, p): D_b; NaN if the refit failed
     formula_sd: Array  # (rehearsal, p): standard deviation by the formula in that rehearsal
-    #: As in `Rehearsals`: mean square error of the release's rows in an unmeasured direction of variance one, which
-    #: replays do not show; NaN if nothing was measured.
-    misfit: float
+    misfit: float  # as in `Rehearsals`: of the release's rows, which replays do not show; NaN if nothing was measured
 
     @property
     def succeeded(self) -> NDArray[np.bool_]:
@@ -57,8 +55,8 @@ class Rehearsed:
     def spread(self, *, normal: bool = False) -> Spread:
         """Return variances (p,) of D_b about zero, and of the error that rehearsals cannot show.
 
-        If refits failed, the variance is increased as if each were a miss. The t quantile of few rehearsals is left to
-        the draws; for `normal` draws, the interval at `LEVEL` is as long as that of the t distribution.
+        If refits failed, the variance is increased as if each were a miss. For `normal` draws, which do not get the
+        tails of a t distribution, the interval at `LEVEL` is as long as with these tails.
         """
         variance = np.mean(np.square(self.deviations[self.succeeded]), axis=0)
         level = min(LEVEL / (1 - self.failed_share), 1 - 1e-3)
@@ -69,7 +67,7 @@ class Rehearsed:
         return Spread(variance * wider**2 * tails**2, unrehearsed * tails**2, self.coverage)
 
 
-def rehearse_estimates(posterior: WeightedPosterior, mode: Mode, release: Release, rehearsals: Rehearsals) -> Rehearsed:
+def rehearse_estimates(posterior: WeightedScores, mode: Mode, release: Release, rehearsals: Rehearsals) -> Rehearsed:
     """Fit a model to each rehearsal; `mode` is the mode of its posterior under the release's weights.
 
     Theory: docs/theory.md#rehearsals.
@@ -107,7 +105,7 @@ def _read(rehearsals: Rehearsals, index: int) -> tuple[Release, ReleasedTilt | N
 
 
 def _refit(
-    posterior: WeightedPosterior, start: Array, replay: Release, tilt: ReleasedTilt | None
+    posterior: WeightedScores, start: Array, replay: Release, tilt: ReleasedTilt | None
 ) -> tuple[Array, Array] | None:
     """Return the estimate (p,) in a replay and its standard deviation by the formula; None if the fit fails."""
     values = replay.weights.values
@@ -118,9 +116,3 @@ def _refit(
     except (RuntimeError, ValueError, np.linalg.LinAlgError):
         return None
     return normal.likelihood_mean, np.sqrt(np.maximum(np.diag(normal.likelihood_covariance), 0.0))
-
-
-def rehearsed_tails(draws: Array, center: Array, found: Rehearsed, rng: np.random.Generator) -> Array:
-    """Give normal draws (sample, p) about a center the tails of a t distribution."""
-    nu = found.degrees_of_freedom
-    return center + (draws - center) * np.sqrt(nu / rng.chisquare(nu, len(draws)))[:, None]

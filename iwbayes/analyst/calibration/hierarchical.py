@@ -1,8 +1,8 @@
 """Calibrated posteriors of models whose prior has its own parameters: sampled, instead of moved draws.
 
-Hyperparameters, such as the scale of group effects, appear in no row's likelihood. A normal at the joint mode, which
-may not exist, describes them poorly. The calibrated likelihood is a normal in the other parameters only. It needs no
-rows, so its product with the exact prior can be sampled at little cost.
+Hyperparameters, such as the scale of group effects, appear in no row's likelihood, and a normal at the joint mode, if
+there is one, describes them poorly. The calibrated likelihood is a normal in the other parameters; its product with the
+exact prior is sampled.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from iwbayes.analyst.calibration.measure import Judged
 from iwbayes.analyst.calibration.sandwich import CalibratedNormal
 from iwbayes.analyst.inference.nuts import SamplingSettings
 from iwbayes.analyst.inference.weight_draws import ComponentAssignment, draw_densities, sample_statistics
-from iwbayes.analyst.inference.weighted_posterior import LogDensity, Mode, WeightedPosterior
+from iwbayes.analyst.inference.weighted_posterior import LogDensity, Mode, WeightedScores
 from iwbayes.tables import SyntheticTable
 from iwbayes.utils.arrays import Array
 
@@ -27,30 +27,22 @@ if TYPE_CHECKING:
 
 # Draws at which the likelihood is compared with its Taylor polynomial.
 _COMPARED = 200
-# Proposals for each draw. They are cheap because no row is evaluated, and the tails of scales need many.
-_PROPOSALS = 16
-# The posterior of group effects narrows where their scale is small. A sampler needs short steps there, and these cost
-# little because no row is evaluated.
-_TARGET_ACCEPT = 0.95
+# Proposals for each draw, which the tails of scales need, and acceptance rate of NUTS, which needs short steps where
+# the scale of group effects is small. Both are cheap because no row is evaluated.
+_PROPOSALS, _TARGET_ACCEPT = 16, 0.95
 
 
-class GivenOthers(WeightedPosterior):
-    """Weighted posterior of the parameters that the rows inform, `informed` (p,), given values `at` (p,) of all."""
+class GivenOthers(WeightedScores):
+    """Model in the parameters that the rows inform, `informed` (p,), given values `at` (p,) of all."""
 
     def __init__(self, terms: ModelPosterior, at: Array, informed: NDArray[np.bool_]) -> None:
-        self.terms, self.at, self.informed = terms, at, informed
-        self.names = tuple(name for name, own in zip(terms.names, informed, strict=True) if own)
-        self.weights, self.cost, self.dims, self.coords = terms.weights, terms.cost, terms.dims, terms.coords
+        self.terms, self.at, self.informed, self.weights = terms, at, informed, terms.weights
 
     def whole(self, part: Array) -> Array:
         """Return points (..., p) in all parameters of the model, from values of the informed ones."""
         theta = np.broadcast_to(self.at, (*part.shape[:-1], len(self.at))).copy()
         theta[..., self.informed] = part
         return theta
-
-    def with_weights(self, weights: Array) -> GivenOthers:
-        """Return the same posterior under different weights (row,)."""
-        return GivenOthers(self.terms.with_weights(weights), self.at, self.informed)
 
     def on_rows(self, table: SyntheticTable, weights: Array) -> GivenOthers:
         """Return the same model on different rows with their weights (row,), with the same fixed values."""
@@ -68,19 +60,6 @@ class GivenOthers(WeightedPosterior):
         """Return the gradient and the Hessian of the log prior of the informed parameters."""
         gradient, hessian = self.terms.prior(self.whole(theta))
         return gradient[self.informed], hessian[np.ix_(self.informed, self.informed)]
-
-    def log_densities(self, theta: Array) -> Array:
-        """Return the log density, shape (sample,), at points (sample, p)."""
-        return self.terms.log_densities(self.whole(theta))
-
-    def gradient(self, theta: Array) -> tuple[float, Array]:
-        """Return the log density and its gradient (p,)."""
-        value, gradient = self.terms.gradient(self.whole(theta))
-        return value, gradient[self.informed]
-
-    def constrain(self, theta: Array) -> dict[str, Array]:
-        """Return the values by variable name at points (sample, p), with the others fixed."""
-        return self.terms.constrain(self.whole(theta))
 
     def mode(self, start: Array | None = None) -> Mode:
         """Maximise the log density over the informed parameters, starting from `at` by default."""
@@ -105,9 +84,9 @@ def sample_with_prior(
 ) -> tuple[Array, xr.Dataset, Judged]:
     """Draw (sample, p) from the likelihood that was calibrated at a mode, times the prior; first chain first.
 
-    `draws` (sample, p) of the weighted posterior provide the starting point. Returns group sample_stats, and measures
-    of all parameters too, NaN for the fixed ones. ``nonquadraticity`` is the deviation, over these draws, of the
-    weighted log likelihood less its Taylor polynomial at the mode; infinite if it is not finite at a draw.
+    `draws` (sample, p) of the weighted posterior provide the starting point. Also returns sample_stats, and measures of
+    all parameters, NaN for the fixed ones. ``nonquadraticity`` is the deviation, over these draws, of the weighted log
+    likelihood less its Taylor polynomial at the mode; infinite if it is not finite at a draw.
     """
     terms, informed, center = given.terms, given.informed, given.whole(mode.theta)
     mean, curvature = given.whole(normal.likelihood_mean), np.zeros((len(informed), len(informed)))
@@ -133,7 +112,7 @@ def sample_with_prior(
         measures={name: given.placed(values) for name, values in normal.measures.items()},
         facts=normal.facts
         | {
-            "prior_directions": normal.prior_directions + int((~informed).sum()),
+            "prior_directions": normal.facts["prior_directions"] + int((~informed).sum()),
             "nonquadraticity": float(np.std(left)) if np.isfinite(left).all() else float("inf"),
         },
         informed=informed,
@@ -146,13 +125,13 @@ class _CalibratedDensity(LogDensity):
     """Prior of a model times a normal likelihood, which is flat along directions of zero precision."""
 
     def __init__(self, terms: ModelPosterior, mean: Array, precision: Array) -> None:
-        self._terms, self._mean, self._precision = terms, mean, precision
+        self._prior, self._mean, self._precision = terms.graphs.prior, mean, precision
 
     def log_densities(self, theta: Array) -> Array:
         away = theta - self._mean
-        return self._terms.log_priors(theta) - 0.5 * np.einsum("ij,jk,ik->i", away, self._precision, away)
+        return self._prior.values(theta) - 0.5 * np.einsum("ij,jk,ik->i", away, self._precision, away)
 
     def gradient(self, theta: Array) -> tuple[float, Array]:
-        prior, slope = self._terms.prior_gradient(theta)
+        prior, slope = self._prior.gradient(theta)
         pull = self._precision @ (theta - self._mean)
         return prior - 0.5 * float((theta - self._mean) @ pull), slope - pull

@@ -48,40 +48,30 @@ class Check:
         of = f" ({parameters})" if parameters else ""
         if not self.sign:
             return f"{self.name} {self.value}{of}: {self.what_to_do}"
-        against = {"<": ">=", ">": "<="}[self.sign]
         value = f"{self.value:.2g}"
         if float(value) == self.threshold != self.value:  # rounded, it would look equal to its limit
             value = f"{self.value:.4g}"
-        return f"{self.name} {value} {against} {self.threshold:.2g}{of}: {self.what_to_do}"
+        return f"{self.name} {value} {'>=' if self.sign == '<' else '<='} {self.threshold:.2g}{of}: {self.what_to_do}"
 
 
-def below(
-    name: str,
-    value: float,
-    limit: float,
-    what_to_do: str,
-    *,
-    bad: str = "fail",
-    sign: str = "<",
-    unknown: str = "Its value is unknown for this fit.",
+#: What an unknown value means.
+_UNKNOWN = "Its value is unknown for this fit."
+
+
+def against(
+    name: str, value: float, sign: str, limit: float, what_to_do: str, *, bad: str = "fail", unknown: str = _UNKNOWN
 ) -> Check:
-    """Check that a value is below its limit; an unknown value (NaN) gets the verdict "info"."""
+    """Check that a value is below its limit, or above it by `sign`; an unknown value (NaN) gets the verdict "info"."""
     if np.isnan(value):
         return Check(name, value, limit, "info", unknown, sign)
     good = value < limit if sign == "<" else value > limit
     return Check(name, value, limit, "ok" if good else bad, "" if good else what_to_do, sign)
 
 
-def above(name: str, value: float, limit: float, what_to_do: str, *, bad: str = "fail") -> Check:
-    """Check that a value is above its limit; see `below`."""
-    return below(name, value, limit, what_to_do, bad=bad, sign=">")
-
-
 class Influences(NamedTuple):
-    """Second moments of the influence functions of estimates, each (p, p), and the parts of their variance.
+    """Second moments of the influence functions ``J^-1 s_i`` of estimates, each (p, p), and parts of their variance.
 
-    The influence of row i is ``J^-1 s_i``. A quantity with gradient a, such as a contrast, has the influence function
-    ``a J^-1 s_i``, so these matrices judge every linear combination of the estimates as well.
+    They judge every linear combination of the estimates, such as a contrast, as well.
     """
 
     total: Array  # of one row
@@ -156,7 +146,7 @@ class Replayed(NamedTuple):
 class Estimates:
     """What is known about q estimates at the mode of a weighted posterior: all that measures are computed from.
 
-    The influence of row i is ``bread s_i``. For averages the scores are influences, and the bread is the identity.
+    For averages the scores are influences, and the bread is the identity.
     """
 
     scores: Array  # (row, q)
@@ -194,7 +184,7 @@ class Measure:
     #: In place of `compute`: from influences and a gradient (q, p) to the values (q,) of quantities with this gradient.
     of_influences: Callable[[Influences, Array | None], Array] | None = None
     worst: Literal["largest", "smallest"] = "largest"  # which values are bad
-    unknown: str = "Its value is unknown for this fit."  # what an unknown value means
+    unknown: str = _UNKNOWN  # what an unknown value means
     #: Sources for which diagnostics list the value of each parameter, and not the worst one only.
     listed: tuple[How, ...] = ("formula", "rehearsals", "pool")
 
@@ -229,4 +219,4 @@ class Measure:
             return Check(self.name, value, float("nan"), "info", self.unknown if np.isnan(value) else "")
         said = why or (self.what_to_do(value) if callable(self.what_to_do) else self.what_to_do)
         sign = "<" if self.worst == "largest" else ">"
-        return below(self.name, value, limit, said, sign=sign, unknown=self.unknown)
+        return against(self.name, value, sign, limit, said, unknown=self.unknown)

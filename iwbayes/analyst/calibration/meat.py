@@ -1,9 +1,7 @@
 """The meat of the sandwich, the covariance of the mean score: a sum of five named terms.
 
-``row_meat + moment_meat + misfit_meat + second_order_meat + rehearsed_meat``. Calibration, loo, ppc and the averages of
-quantities use the same sum. The last two terms apply to estimates only: how an estimate bends with the released
-moments, and how far estimates in rehearsals are from it. The other methods use weighted means of fixed numbers, which
-do not bend.
+Calibration, loo, ppc and the averages of quantities use the same sum. Its last two terms apply to estimates only, and
+not to weighted means of fixed numbers.
 
 Notation: p_i = w_i / sum w, s_i the score of row i centred at its weighted mean, phi_i the tilt's features,
 mu and H their weighted mean and covariance, C the weighted covariance of s and phi.
@@ -30,28 +28,24 @@ GradientsAt: TypeAlias = Callable[[NDArray[np.intp], Array, Array], Array]
 
 #: Size of one block of rows, in numbers: 2^22 float64 are 32 MiB.
 BLOCK_NUMBERS = 2**22
-#: Prior standard deviation of the tilt's coefficients along cut directions. Most of them are structural zeros, where a
-#: wider prior would have the shares of impossible cells change by large factors.
+#: Prior standard deviation of the tilt's coefficients along cut directions. Most are structural zeros, where a wider
+#: prior would change the shares of impossible cells by large factors.
 CUT_SD = 1.0
 #: Held-back features are left out if the tilt's features leave less than this share of their variance unexplained.
 _LEFT = 1e-6
 #: An error of an estimate that the test shows counts if it is so many standard deviations from zero (1 %), and if the
 #: test spans more than this share of the residual variance of the estimate's influence function.
 _SURE, _LEAST_SPANNED = 2.576, 0.01
-#: The mean square error of the rows in unmeasured directions, if the release has a held-back test, is the mean of two
-#: numbers: the result of that test, and this part of the generator's error in the measured directions, before the tilt
-#: moved the rows. On ten real populations the error itself was 0.4 of the generator's error (middle half 0.2 to 0.7),
-#: and 0.6 of it without products.
+#: With a held-back test, the mean square error of the rows in unmeasured directions is the mean of the test's result
+#: and of this part of the generator's error in the measured directions, before the tilt. On ten real populations the
+#: error itself was 0.4 of the generator's error (middle half 0.2 to 0.7), and 0.6 of it without products.
 TILTED_PART = 0.5
-#: Of the second-order term, pairs of opposite draws. It is a correction of a few hundredths of the variance if all is
-#: well, so it need not be exact.
-_PAIRS = 32
-#: Factor by which these draws are shrunk for the differences; the fourth-order error is then a hundredth.
-_SMALL = 0.1
-#: Newton steps after the first one: one is enough at the maximum of the likelihood, a second one away from it.
-_STEPS = 2
-#: Most rows that are used, chosen at random. All differences use the same rows.
-_MOST_ROWS = 10_000
+#: Of the second-order term, a correction of a few hundredths of the variance if all is well: pairs of opposite draws,
+#: and the factor by which these are shrunk for the differences; the fourth-order error is then a hundredth.
+_PAIRS, _SMALL = 32, 0.1
+#: Newton steps after the first one (one is enough at the maximum of the likelihood, a second one away from it); most
+#: rows that are used, chosen at random.
+_STEPS, _MOST_ROWS = 2, 10_000
 #: Largest quadratic term of a draw, in standard deviations of one direction. Beyond it, higher-order terms dominate.
 _LARGEST = 3.0
 
@@ -85,9 +79,8 @@ class TiltMoments:
         Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
 
         P_b = (H S_m^-1 H + I/tau^2)^-1 is computed as a/(1 + a/tau^2) in the eigenvectors of
-        H^-1 S_m H^-1 = diag(a), which needs no inverse of S_m. Along cut directions the moments carry no information
-        about b, and P_b is CUT_SD^2. By Cauchy and Schwarz this adds at most FEATURE_CUT h_max in units of the scores'
-        variance. The residual scores keep these directions too.
+        H^-1 S_m H^-1 = diag(a). Along cut directions the moments say nothing about b, and P_b is CUT_SD^2. By Cauchy
+        and Schwarz this adds at most FEATURE_CUT h_max in units of the scores' variance.
         """
         half = self.cross @ self.coefficient_root(n_private, tau)
         cut = self.cross - self.cross @ self.basis @ self.basis.T
@@ -107,22 +100,15 @@ class TiltMoments:
 
 
 class ScoreMoments(NamedTuple):
-    """Weighted second moments of the centred scores, each (p, p).
-
-    The residual r_i = s_i - C H^+ (phi_i - mu) is the part of a score that remains when the tilt follows the sampled
-    rows. Without a tilt r = s.
-    """
+    """Weighted second moments of the centred scores, each (p, p)."""
 
     information: Array  # sum p_i s_i s_i'
     squared: Array  # sum p_i^2 s_i s_i'
-    residual: Array  # sum p_i^2 r_i r_i'
+    residual: Array  # sum p_i^2 r_i r_i', with r_i = s_i - C H^+ (phi_i - mu); without a tilt r = s
 
 
 def tilt_moments(scores: Array, shares: Array, tilt: ReleasedTilt) -> TiltMoments:
-    """Accumulate mu, C and H over blocks of rows and cut H. Shares (row,) sum to one.
-
-    ValueError if the features have a different number of rows, are not finite or do not vary.
-    """
+    """Accumulate mu, C and H over blocks of rows and cut H. Shares (row,) sum to one."""
     phi, noise = tilt.features, symmetric(tilt.noise)
     k, p = len(noise), scores.shape[1]
     if np.shape(phi) != (len(shares), k):
@@ -173,15 +159,12 @@ def score_moments(scores: Array, shares: Array, tilt: ReleasedTilt | None, momen
 
 @dataclass(frozen=True, eq=False)
 class FitTest:
-    """The held-back test of a release: how far the means of k features that the tilt does not use are from the private.
-
-    `missed`, its covariance and `residual` are those of residuals on the tilt's features.
-    """
+    """The held-back test of a release: how far the means of k features are off that the tilt does not use."""
 
     features: Array  # (row, k)
-    residual: Array  # (k, k), covariance over the rows
+    residual: Array  # (k, k), covariance over the rows of their residuals on the tilt's features
     slope: Array  # (k, q), regression on the kept directions of the tilt
-    missed: Array  # (k,), private mean, as measured, less the weighted mean of the rows
+    missed: Array  # (k,), of the residuals: private mean, as measured, less the weighted mean of the rows
     by_chance: Array  # (k, k), covariance of `missed` due to noise and to sampling of private and synthetic rows
 
     @classmethod
@@ -201,11 +184,10 @@ class FitTest:
 
     @property
     def misfit(self) -> float:
-        """Mean square error of the weighted rows in features of variance one that the tilt does not use.
+        """Mean square error delta^2 of the weighted rows in features of variance one that the tilt does not use.
 
         It is the mean over directions of ``d' S^-1 d`` for `missed` d and `residual` S, less the part that is due to
-        chance, and never negative. It is zero if the tilt's features span the held-back ones. The error of a mean score
-        has a variance of this delta^2 times the score's own residual variance.
+        chance. It is never negative, and zero if the tilt's features span the held-back ones.
 
         Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
         """
@@ -262,7 +244,7 @@ class Misfit(NamedTuple):
 def misfit_of_generator(tilt: ReleasedTilt, n_private: float) -> float:
     """Return the mean square error of the rows before their tilt, in measured directions of variance one.
 
-    The part that is due to noise and sampling is subtracted, so it may be negative.
+    It is less the part that is due to chance, so it may be negative.
 
     Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
     """
@@ -270,11 +252,9 @@ def misfit_of_generator(tilt: ReleasedTilt, n_private: float) -> float:
 
 
 def misfit_of_rows(release: Release) -> float:
-    """Return the mean square error of the weighted rows in an unmeasured direction of variance one.
+    """Return the mean square error of the weighted rows in an unmeasured direction of variance one; see `TILTED_PART`.
 
-    It is estimated from the measured directions: from those of the held-back test after the tilt, if there is one, and
-    from the tilt's own before the tilt (before the first stage, if there are several). It may be negative by chance;
-    NaN if nothing was measured.
+    It may be negative by chance; NaN if nothing was measured. For a tilt in stages it is that before the first one.
     """
     tilt = ReleasedTilt.of(release)
     if tilt is None:
@@ -293,8 +273,7 @@ class Meat:
 
     row_meat: Array  # sum p_i^2 r_i r_i': the synthetic rows are a sample
     moment_meat: Array  # C P_b C': the private rows are a sample too, and their moments have noise
-    #: The error of the rows in unmeasured directions: delta^2 times the residual variance of scores on the features,
-    #: and what the held-back test shows beyond it in the direction of an estimate (`bias`).
+    #: The error of the rows in unmeasured directions: delta^2 times the scores' residual variance, and `bias`.
     misfit_meat: Array
     second_order_meat: Array  # how an estimate bends with the moments; see `second_order_covariance`
     rehearsed_meat: Array  # what rehearsals add to the other terms; it may be negative
@@ -316,8 +295,8 @@ class Meat:
     ) -> Meat:
         """Evaluate the first three terms from scores (row, p) and shares (row,), which sum to one, without bias.
 
-        Without a tilt it is the row sandwich: r = s, without the other terms. `tau` is the prior standard deviation of
-        the tilt's coefficients. Pass `misfit`, and the `moments` of other scores of the same rows, if they are known.
+        Without a tilt it is the row sandwich. `tau` is the prior standard deviation of the tilt's coefficients. Pass
+        `misfit`, and the `moments` of other scores of the same rows, if they are known.
 
         Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
         """
@@ -333,7 +312,7 @@ class Meat:
         return cls(sums.residual, moments.moment_covariance(n_private, tau), missed, none, none, sums, moments, misfit)
 
     def bias(self, scores: Array, shares: Array, bread: Array) -> Array:
-        """Return `FitTest.bias` of estimates with these scores and J^-1 (p, p), which the meat does not include yet."""
+        """Return `FitTest.bias` of estimates with these scores and J^-1 (p, p); the meat does not include it yet."""
         test = self.misfit.test
         if test is None or self.tilt is None:
             return np.zeros(len(bread))
@@ -348,11 +327,6 @@ class Meat:
     def total(self) -> Array:
         """Sum of the five terms."""
         return self.of_scores + self.second_order_meat + self.rehearsed_meat
-
-    @property
-    def unmeasured(self) -> Array:
-        """Residual covariance of the scores on the tilt's features; the whole covariance without a tilt."""
-        return self.scores.information if self.tilt is None else self.tilt.unspanned(self.scores.information)
 
 
 def second_order_covariance(
@@ -371,9 +345,8 @@ def second_order_covariance(
 ) -> Array:
     """Return the second moment (r, r) of an estimate's quadratic term in the moment noise, in coordinates of `basis`.
 
-    The sandwich treats an estimate as linear in the noise of the moments. This fails if the noise is large: the tilt
-    bends with the moments, and the estimate bends with the tilt. The quadratic term of both is found by finite
-    differences at small draws of the noise, in pairs of opposite sign. Every call uses the same draws.
+    If the noise is large, the tilt bends with the moments, and the estimate bends with the tilt. The quadratic term of
+    both is found by finite differences at small draws of the noise, in pairs of opposite sign, the same in every call.
 
     Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
 
@@ -383,8 +356,7 @@ def second_order_covariance(
 
     A draw moves the tilt's coefficients by b = b1 + b2. Here b1 has the covariance P_b of the linear terms, and
     b2 = -(H + S_m)^-1 (mean(b1) - mu - H b1) corrects for the nonlinearity of the tilted mean. Newton steps with the
-    curvature at the mode find the estimate under the new weights; each step adds one order. The results of b1 and -b1
-    are averaged and the result without a draw is subtracted, so that linear terms cancel.
+    curvature at the mode find the estimate under the new weights; each step adds one order.
     """
     rng = np.random.default_rng(0)
     rows = np.arange(len(shares), dtype=np.intp)

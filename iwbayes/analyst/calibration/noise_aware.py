@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
-from iwbayes.analyst.arguments import Method, check_method, check_release
-from iwbayes.analyst.inference.nuts import check_sampler
+from iwbayes.analyst.arguments import Method, check_release, check_sampling
 from iwbayes.analyst.inference.tilt_posterior import TiltPosterior, draw_tilts, row_noise
 from iwbayes.analyst.released_tilt import NOISE_AWARE, ReleasedTilt, is_noise_aware
 from iwbayes.release import Release
@@ -27,23 +26,21 @@ def noise_aware_weights(
 ) -> Weights:
     """Draw weights from their posterior given the released noisy moments.
 
-    Each weight draw turns the synthetic rows into one plausible version of the private table. Under it, with total N,
-    the posterior of a model approximates the posterior from the private rows. The mixture over all weight draws is the
-    noise-aware posterior. Give the release these weights, ``dataclasses.replace(release, weights=weights)``, and pass
-    it to :func:`~iwbayes.fit`, :func:`~iwbayes.pool` or :func:`~iwbayes.calibrate`.
+    Each weight draw turns the synthetic rows into one plausible version of the private table. The mixture of a model's
+    posteriors under all weight draws, with total N, is the noise-aware posterior. Give the release these weights,
+    ``dataclasses.replace(release, weights=weights)``, and pass it to :func:`~iwbayes.fit`, :func:`~iwbayes.pool` or
+    :func:`~iwbayes.calibrate`.
 
     Parameters
     ----------
     release : Release
         A release with tilt weights.
     n_draws : int, default 100
-        Number of weight draws, at least 2. If it is more than twice the number of features, mean and covariance of the
-        tilt's coefficients are those of thousands of draws, and the width of the mixture hardly varies by chance. With
-        fewer, the part of the width that is due to noise has a relative standard error of ``1/sqrt(2 n_draws)``.
+        Number of weight draws, at least 2. If it is more than twice the number of features, the width of the mixture
+        hardly varies by chance. With fewer, the part of it that is due to noise has a relative standard error of
+        ``1/sqrt(2 n_draws)``.
     method : {"auto", "laplace", "nuts"}, default "auto"
-        How to draw the tilt's coefficients. "laplace" uses a Student-t proposal at the mode with Pareto-smoothed
-        importance weights, "nuts" uses PyMC's NUTS. "auto" uses "laplace", and switches to "nuts" if k-hat is 0.7 or
-        more. NUTS takes seconds; it may be needed if there are few private rows or much noise.
+        How to draw the tilt's coefficients; see :func:`~iwbayes.fit`.
     random_seed : int, numpy.random.Generator or None
         Seed of the weight draws.
     sampler : dict, optional
@@ -58,31 +55,16 @@ def noise_aware_weights(
     Raises
     ------
     TypeError, ValueError
-        If the weights of the release do not come from a tilt with its measurement, or were changed since; if `n_draws`,
-        `method` or `sampler` is not one of the above.
+        If an argument is invalid; if the weights do not come from a tilt with its measurement, or were changed since.
     RuntimeError
-        If the tilt's base or mode was not found, or if its posterior could not be sampled; see `method`.
+        If the tilt's mode was not found, or if its posterior could not be sampled; see `method`.
 
     Notes
     -----
-    The released mean is m~ = m + zeta, with m the private rows' mean of the features phi and Sigma the covariance of
-    zeta. The tilt has the posterior ``p(b | m~) prop. to N(m~; m(b), Sigma) N(b; 0, tau^2 I)``, where m(b) is the mean
-    of phi under the weights ``w0 exp(b.phi)``. The prior is that of the released weights (tau is one in units of the
-    synthetic standard deviation), and the base w0 is ``w / exp(b.phi)`` with the released b. Noise that is not normal
-    enters by its covariance. Sigma excludes the sampling of N rows, which the posterior of theta under each weight draw
-    includes.
+    The mixture needs no linearisation, unlike the sandwich of `calibrate`. Both agree if the features span the model's
+    scores and the model fits. If it does not, the mixture is as narrow as the model's own posterior.
 
-    With J, C and H as in docs/theory.md, the mixture has the covariance ``J^-1/N + J^-1 C H^-1 Sigma H^-1 C' J^-1``.
-    The sandwich has ``J^-1 [C H^-1 (H/N + Sigma) H^-1 C' + sum p_i^2 r_i r_i'] J^-1``, with r_i the residual of the
-    scores on phi. The two agree if phi spans the scores and the model is right (J = C H^-1 C'). Otherwise they differ:
-
-    - The residual varies by Var(r)/N in the mixture and by Var(r)/ESS in the sandwich, because synthetic rows are a
-      sample as well. If their effective number ESS is below N, each weight draw therefore multiplies the rows by gamma
-      variables of mean one and variance 1 - ESS/N, and moves its tilt back to m(b).
-    - The mixture uses J in place of the variance of the scores. If the model does not fit, such as Poisson for
-      overdispersed counts, the mixture is as narrow as the model's own posterior, and the sandwich is not.
-
-    In exchange, the mixture needs no linearisation, neither in the noise nor in theta.
+    Theory: docs/theory.md#noise-aware-weights.
 
     Examples
     --------
@@ -97,8 +79,7 @@ def noise_aware_weights(
     >>> idata["posterior"].attrs["calibration"]
     'pool'
     """
-    check_method(method)
-    options = check_sampler(sampler)
+    options = check_sampling(method, sampler)
     checks.whole("n_draws", n_draws, 2, "The default is 100.")
     tilt = _tilt_to_draw(release)
     rng = np.random.default_rng(random_seed)

@@ -13,7 +13,7 @@ import xarray as xr
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.measure import Check, Judged
 from iwbayes.analyst.calibration.measures import MEASURES
-from iwbayes.analyst.calibration.verdict import Judgement, judge, source, with_verdict
+from iwbayes.analyst.calibration.verdict import SOURCES, Judgement, judge, with_verdict
 from iwbayes.utils.arrays import Array
 from iwbayes.utils.display import wrapped
 from iwbayes.utils.warnings import CalibrationWarning
@@ -25,10 +25,7 @@ _WARNING_LINES, _SEE = 3, "See diagnose(release, idata)."
 
 
 def columns_of_draws(mean: Array, sd: Array, after: Array, between: Array | None = None) -> dict[str, Array]:
-    """Return columns (p,) of a record: mean and deviation before calibration, and those of draws (..., p) after it.
-
-    `between` is the standard deviation of the means over several weight draws.
-    """
+    """Return columns (p,) of a record: mean and deviation before calibration, and those of draws (..., p) after it."""
     after = after.reshape(-1, len(mean))
     return {
         "mean_weighted": mean,
@@ -53,9 +50,8 @@ def calibration_record(
     """Describe a calibration: how much each parameter moved, and whether it was inside the domain of calibration.
 
     `names` are flat names of the p unconstrained parameters. `columns` are those of the draws, and further ones (p,).
-    `facts` are those of the weights (`weight_facts`), and further attributes. `of_all` are checks of the whole fit;
-    `outside` is the reason why nothing is calibrated, if it is known beforehand. `unmeasured` comes from
-    `ReleasedTilt.unmeasured`.
+    `facts` are those of the weights, and further attributes. `of_all` are checks of the whole fit; `outside` is the
+    reason why nothing is calibrated, if it is known beforehand. `unmeasured` is as in `judge`.
 
     Returns
     -------
@@ -70,21 +66,21 @@ def calibration_record(
           ``rehearsed_coverage_se``, and ``deviation`` (rehearsal, parameter): estimate of each rehearsal less the
           release's, NaN if the refit failed;
         - ``influence`` (influence_part, parameter, other_parameter), for tilt weights: the matrices of `Influences`,
-          which judge functions of the parameters; they become a separate group.
+          which become a separate group.
 
         Attributes: ``method`` ("tilt", "row sandwich", "rehearsals" or "pool"), ``weight_draws`` (their number),
-        ``verdict`` ("calibrated", "calibrated in part" or "not calibrated"), ``reasons`` (text, one per line, empty if
-        there are none), ``reasons_of_fit`` (those that concern all parameters), the worst value of each measure
-        (``kappa_max``, ``explained_min``, ...), ``misfit``, ``kappa0``, ``nonquadraticity``, ``likelihood_ess``,
-        ``cut_directions``, ``prior_directions``, and the facts of the weights (`weight_facts`). With rehearsals,
-        ``n_rehearsals``, ``failed_refits`` (share), ``unrehearsed_misfit`` (that no rehearsal shows) and ``unmeasured``
-        (the sentence). In pools, ``weight_draws_used`` is the number of weight draws behind the draws, and
-        ``kappa_bound`` an upper bound of kappa of any parameter.
+        ``verdict`` ("calibrated", "calibrated in part" or "not calibrated"), ``reasons`` (text, one per line),
+        ``reasons_of_fit`` (those that concern all parameters), the worst value of each measure (``kappa_max``,
+        ``explained_min``, ...), ``nonquadraticity``, and facts of the fit (`facts_of_fit`, ``prior_directions``) and of
+        the weights (`weight_facts`). With rehearsals, ``n_rehearsals``, ``failed_refits`` (share),
+        ``unrehearsed_misfit`` (that no rehearsal shows) and ``unmeasured`` (the sentence). In pools,
+        ``weight_draws_used`` is the number of weight draws behind the draws, and ``kappa_bound`` an upper bound of
+        kappa of any parameter.
     """
     worst = {measure.worst_name: measure.worst_of(judged.measures[name]) for name, measure in MEASURES.items()}
     attrs = {"method": method, "weight_draws": 1, "nonquadraticity": np.nan} | worst | judged.facts | facts
     verdict = (
-        judge(names, judged.measures, source(method), of_all, unmeasured=unmeasured, informed=judged.informed,
+        judge(names, judged.measures, SOURCES[method], of_all, unmeasured=unmeasured, informed=judged.informed,
               linked=judged.linked)
         if outside is None
         else Judgement(np.zeros(len(names), dtype=bool), [outside], [outside])
@@ -106,13 +102,12 @@ def verdict_attributes(record: xr.Dataset | None) -> dict[str, str]:
 def mark_uncalibrated(
     posterior: xr.Dataset, record: xr.Dataset, made_of: Mapping[str, Collection[str]] | None = None
 ) -> xr.Dataset:
-    """Add the variable ``not_calibrated``: a second copy of the draws of the scalars that are not calibrated.
+    """Add the variable ``not_calibrated``, if there are some: a second copy of the scalars that are not calibrated.
 
     Summaries and plots of the posterior then name these scalars. `made_of` maps each deterministic variable to the free
-    variables that it is computed from. Deterministics with one value per row are left out. No variable is added if all
-    parameters are calibrated.
+    variables that it is computed from. Deterministics with one value per row are left out.
     """
-    names = [str(name) for name in record["parameter"].to_numpy()]
+    names = list(map(str, record["parameter"].to_numpy()))
     homes = [_variable_of(name, posterior) for name in names]
     wanted: dict[str, set[str]] = {}
     for name, home, good in zip(names, homes, record["calibrated"].to_numpy(), strict=True):

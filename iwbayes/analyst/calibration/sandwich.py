@@ -1,9 +1,8 @@
 """Sandwich covariance at the mode of a weighted posterior, with the noise of tilt weights: arrays only.
 
-The covariance of the weighted posterior alone is J^-1/N, with J = -sum p_i Hessian log f(x_i | theta). It treats the
-weights as exact. Here the likelihood gets the covariance of its estimating equation instead: it is
-``N(theta_L, J^-1 V J^-1)`` on the directions that the rows inform, with the meat V (`Meat`). The posterior is described
-by the mode and the curvature of this likelihood times the prior, which is put back unchanged.
+The calibrated likelihood is ``N(theta_L, J^-1 V J^-1)`` on the directions that the rows inform, with the meat V
+(`Meat`) and J = -sum p_i Hessian log f(x_i | theta). The posterior is described by the mode and the curvature of this
+likelihood times the prior.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from iwbayes.analyst.calibration.measure import CurvaturesAt, Drawn, Estimates, 
 from iwbayes.analyst.calibration.measures import MEASURES
 from iwbayes.analyst.calibration.meat import GradientsAt, Meat, second_order_covariance
 from iwbayes.analyst.calibration.score_marginals import OF_FORMULA, OF_REPEATED_NOISE, ScoreEquation, ScoreMarginal
-from iwbayes.analyst.inference.weighted_posterior import DEFINITE, Mode, WeightedPosterior
+from iwbayes.analyst.inference.weighted_posterior import DEFINITE, Mode, WeightedScores
 from iwbayes.analyst.released_tilt import TAU, ReleasedTilt
 from iwbayes.utils.arrays import Array, symmetric
 from iwbayes.utils.threads import one_blas_thread
@@ -44,18 +43,13 @@ class LikelihoodTerms:
     curvatures: CurvaturesAt | None = None  # enables `curvature_error`
 
     @classmethod
-    def at(cls, posterior: WeightedPosterior, mode: Mode) -> LikelihoodTerms:
+    def at(cls, posterior: WeightedScores, mode: Mode) -> LikelihoodTerms:
         """Evaluate them for a posterior at its mode."""
         theta, total = mode.theta, posterior.weights.sum()
         return cls(
-            theta,
-            posterior.scores(theta),
-            mode.curvature / total,
-            posterior.weights / total,
-            posterior.gradients_at,
-            posterior.scores,
-            partial(posterior.curvatures, theta),
-        )
+            theta, posterior.scores(theta), mode.curvature / total, posterior.weights / total,
+            posterior.gradients_at, posterior.scores, partial(posterior.curvatures, theta),
+        )  # fmt: skip
 
     def __post_init__(self) -> None:
         """Check shapes and values, and scale the shares."""
@@ -81,15 +75,15 @@ class LikelihoodTerms:
 class CalibratedNormal(Judged):
     """Normal approximation of the calibrated posterior, in unconstrained space, and what it is judged by.
 
-    `facts` are ``kappa0`` and ``likelihood_ess`` (see `facts_of_fit`), ``misfit`` (see `Misfit`), and the numbers of
-    ``cut_directions`` of phi, where the weighted rows hardly vary, and of ``prior_directions``.
+    `facts` are those of `facts_of_fit`, ``misfit`` (see `Misfit`), and the numbers of ``cut_directions`` of phi, where
+    the weighted rows hardly vary, and of ``prior_directions`` of theta, in which no row's score varies.
     """
 
     mode: Array  # (p,), of the weighted posterior, where the terms were evaluated
     mean: Array  # (p,), mode of calibrated likelihood times prior
     covariance: Array  # (p, p), the inverse curvature there
-    #: ``theta_L`` (p,) and ``Sigma_L = J^-1 V J^-1`` on the directions that the rows inform: all of them unless
-    #: `prior_directions` > 0. Along the others the covariance is infinite, and zero is stored.
+    #: ``theta_L`` (p,) and ``Sigma_L = J^-1 V J^-1`` on the directions that the rows inform. Along the others the
+    #: covariance is infinite, and zero is stored.
     likelihood_mean: Array
     likelihood_covariance: Array
     uncalibrated_covariance: Array  # (n_private J + prior precision)^-1: that of the weighted posterior alone
@@ -97,22 +91,15 @@ class CalibratedNormal(Judged):
     marginals: Mapping[int, ScoreMarginal] = field(default_factory=dict)
 
     @property
-    def prior_directions(self) -> int:
-        """Number of directions of theta in which no row's score varies; the prior alone informs them."""
-        return int(self.facts["prior_directions"])
-
-    @property
     def likelihood_precision(self) -> Array:
-        """Inverse of `likelihood_covariance` on the directions that the rows inform, zero along the others, (p, p).
-
-        The directions are orthogonal in the metric of the weighted posterior's precision.
-        """
+        """Inverse of `likelihood_covariance` on the directions that the rows inform, zero along the others, (p, p)."""
         root = np.linalg.cholesky(self.uncalibrated_covariance)
         whitened = np.linalg.solve(root, np.linalg.solve(root, self.likelihood_covariance).T)
         values, vectors = np.linalg.eigh(symmetric(whitened))
-        back = np.linalg.solve(root.T, vectors[:, self.prior_directions :])
+        informed = slice(self.facts["prior_directions"], None)
+        back = np.linalg.solve(root.T, vectors[:, informed])
         # a variance of zero means that a parameter is known exactly, as in `_posterior`
-        return symmetric((back / np.maximum(values[self.prior_directions :], 1e-14 * values[-1])) @ back.T)
+        return symmetric((back / np.maximum(values[informed], 1e-14 * values[-1])) @ back.T)
 
 
 class Spread(NamedTuple):
@@ -143,14 +130,9 @@ def calibrate_normal(
     a few dozen rehearsals cannot estimate a covariance of many parameters. ``drawn`` describes draws from the weighted
     posterior, for measures that compare them with the mode.
 
-    ValueError for a tilt of different rows, a curvature that is not positive definite, and a posterior that is not
-    concave at the calibrated mode; RuntimeError if the search for that mode did not converge.
-
-    Every direction is measured in the metric of the weighted posterior's precision, so the result is equivariant under
-    linear reparametrisation. One Newton step leads from the mode to the maximum of the likelihood. The scores are
-    centred in the meat. If noise is too large for a formula that is linear in the moments, intervals would be too
-    narrow: with `gradients_at`, the second-order term is therefore added to V, and with `scores_at`, parameters that
-    are far from normal get `marginals` by the score equation; see `ScoreEquation`.
+    The result is equivariant under linear reparametrisation. One Newton step leads from the mode to the maximum of the
+    likelihood. If noise is too large for a formula that is linear in the moments, the second-order term is added to V,
+    with `gradients_at`, and parameters that are far from normal get `marginals`, with `scores_at`.
     """
     for name, value in (("n_private", n_private), ("tau", tau)):
         if not value > 0:
@@ -186,7 +168,6 @@ def calibrate_normal(
         if spread is not None:
             meat, replayed = _rehearsed(meat, bread, terms.curvature, spread, bias)
             at = replace(at, replayed=replayed)
-        step = bread @ (shares @ scores)
         mean, posterior = _posterior(prior, theta, basis, n_prior, inner, meat.total, shares @ scores)
         marginals: Mapping[int, ScoreMarginal] = {}
         measures = {name: one.of(at) for name, one in MEASURES.items()}
@@ -196,38 +177,29 @@ def calibrate_normal(
             )
             varying = np.diag(bread @ information @ bread) > 0
             # Scores away from the mode are known if the tilt measured products of columns, not scores at some mode.
-            # Draws under many weight draws follow the noise of the curvature already, as that of the second order.
+            # Draws under many weight draws follow the noise of the curvature and of the second order already.
             known = tilt.columns is None and terms.gradients_at is not None and spread is None
             tested = measures["curvature_error"] if known else unknown
             # rehearsals and draws under many weight draws repeat the noise of a count
             few = OF_FORMULA if spread is None and terms.gradients_at is not None else OF_REPEATED_NOISE
             measures["score_ratio"], marginals = equation.marginals(mean, posterior, varying, tested, few)
+    facts = facts_of_fit(bread, meat) | {"prior_directions": n_prior}
     return CalibratedNormal(
-        mode=theta,
-        mean=mean,
-        covariance=posterior,
-        likelihood_mean=theta + step,
+        measures=measures, facts=facts, influences=Influences.of(meat, bread), marginals=marginals,
+        mode=theta, mean=mean, covariance=posterior, uncalibrated_covariance=model,
+        likelihood_mean=theta + bread @ (shares @ scores),
         likelihood_covariance=symmetric(bread @ meat.total @ bread),
-        uncalibrated_covariance=model,
-        measures=measures,
-        facts=facts_of_fit(bread, meat) | {"prior_directions": n_prior},
-        marginals=marginals,
-        influences=Influences.of(meat, bread),
-    )
+    )  # fmt: skip
 
 
 def facts_of_fit(bread: Array, meat: Meat) -> dict[str, Any]:
     """Return facts of the whole fit from J^-1 and the meat; those of the tilt are NaN or zero without one.
 
-    ``kappa0 = sqrt(tr(H^+ Sigma_zeta))`` is the root mean square noise of a log weight.
+    ``kappa0 = sqrt(tr(H^+ Sigma_zeta))`` is the root mean square noise of a log weight. So many rows of equal weight as
+    ``likelihood_ess = tr(J^-1 sum p_i s_i s_i') / tr(J^-1 sum p_i^2 s_i s_i')`` would give the mean score the same
+    variance. It is a trace form of Ghalebikesabi et al. 2022, B.5.1.
 
-    Theory: docs/theory.md#kappa-and-what-explained-means.
-
-    ``likelihood_ess = tr(J^-1 sum p_i s_i s_i') / tr(J^-1 sum p_i^2 s_i s_i')`` is an effective number of rows: so many
-    rows of equal weight would give the mean score the same variance. It is a trace form of Ghalebikesabi et al. 2022,
-    B.5.1. With weights that are independent of the scores it is Kish's effective sample size.
-
-    Theory: docs/theory.md#pareto-k-and-effective-sample-sizes.
+    Theory: docs/theory.md#kappa-and-what-explained-means. Theory: docs/theory.md#pareto-k-and-effective-sample-sizes.
     """
     tilt, scores = meat.tilt, meat.scores
     return {
@@ -241,7 +213,8 @@ def facts_of_fit(bread: Array, meat: Meat) -> dict[str, Any]:
 def _rehearsed(meat: Meat, bread: Array, curvature: Array, spread: Spread, bias: Array) -> tuple[Meat, Replayed]:
     """Return the meat with the standard deviations of rehearsals, and the parts of these."""
     formula = bread @ meat.total @ bread
-    missed = spread.misfit * np.diag(bread @ meat.unmeasured @ bread) + np.square(bias)
+    unmeasured = meat.scores.information if meat.tilt is None else meat.tilt.unspanned(meat.scores.information)
+    missed = spread.misfit * np.diag(bread @ unmeasured @ bread) + np.square(bias)
     own, wanted = np.diag(formula), spread.variance + missed
     scale = np.sqrt(np.divide(wanted, own, out=np.ones_like(own), where=(own > 0) & np.isfinite(wanted)))
     beyond = curvature @ (formula * np.outer(scale, scale) - formula) @ curvature
@@ -252,8 +225,7 @@ def _rehearsed(meat: Meat, bread: Array, curvature: Array, spread: Spread, bias:
 def _directions(precision: Array, curvature: Array, information: Array, n: float) -> tuple[Array, int, Array]:
     """Return T (p, p), how many of its first columns no row's score informs, and J in the others.
 
-    T whitens the weighted posterior's precision and is rotated to the eigenvectors of the scores' information, so that
-    theta = mode + T v. ValueError if the precision, or J in the informed directions, is not positive definite.
+    T whitens the weighted posterior's precision and is rotated to the eigenvectors of the scores' information.
     """
     scale = np.sqrt(np.maximum(np.diag(precision), 0.0))
     scale[scale == 0] = 1.0  # a diagonal entry that is not positive appears in the eigenvalues
@@ -313,10 +285,7 @@ def _posterior(
 
 
 def _newton(derivatives: Callable[[Array], tuple[Array, Array]], v: Array) -> tuple[Array, Array]:
-    """Find a zero of the gradient uphill; return it and the negative Hessian there.
-
-    The step is halved until the objective does not fall steeply at its end. This check needs gradients only.
-    """
+    """Find a zero of the gradient uphill, where steps do not end in a steep fall; also return minus the Hessian."""
     gradient, curvature = derivatives(v)
     for _ in range(200):
         values, vectors = np.linalg.eigh(symmetric(curvature))

@@ -1,8 +1,7 @@
 """Intervals that invert a score test, for parameters whose estimate is not linear in the measured moments.
 
-The score remains linear in the moments where an estimate does not: if the noise is large compared with a count, or if
-it changes the curvature. So each value of a parameter is tested by its weighted score, and the values that are not
-rejected form the interval (Fieller 1954; Kleibergen 2005, Econometrica 73).
+The score remains linear where an estimate does not: if the noise is large compared with a count, or changes the
+curvature. The interval has the values that a score test does not reject (Fieller 1954; Kleibergen, Econometrica 2005).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from iwbayes.analyst.calibration.meat import Meat
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.utils.arrays import Array
 
-#: They are also tested if the error of the curvature is in this range. Below, the normal is good enough. Above, no
+#: Parameters are tested if the error of the curvature is in this range. Below, the normal is good enough. Above, no
 #: interval is calibrated, and the test would make it longer than anybody can use.
 UNSURE = (0.03, 0.3)
 #: Level of the intervals that checks look at, and the end of this interval of a normal, in standard deviations.
@@ -28,10 +27,8 @@ LEVEL, QUANTILE = 0.9, 1.6448536269514722
 #: For parameters that are tested because of their curvature alone, the normal is kept if the score test rejects both
 #: ends of its interval at this level; 1.64 is full agreement.
 _LEAST_OF_UNSURE = 1.55
-#: Larger scores are not used in computations, so that squares and sums stay finite.
-_LARGEST_SCORE = 1e100
-#: Size of one batch of projected scores, in numbers.
-_BATCH = 2**24
+#: Larger scores are not used, so that squares and sums stay finite; size of a batch of projected scores, in numbers.
+_LARGEST_SCORE, _BATCH = 1e100, 2**24
 #: Level at which a distribution ends, and how often the range of the search for its ends is multiplied by four.
 _NOTHING, _WIDENINGS = 4.0, 5
 #: Level that tests must reach on both sides for a distribution to have ends, and level of the 98 % interval. Tails
@@ -47,10 +44,6 @@ class FewRows(NamedTuple):
     rows: float  # there must be fewer
     share: float  # and less than this share of all
     level: float  # the normal is kept if the score test rejects both ends of its interval at this level
-
-    def limit(self, n_private: float) -> float:
-        """Return the smaller of both limits, in rows."""
-        return min(self.rows, self.share * n_private)
 
 
 #: The formula believes the released counts, and takes a rare cell for a common one if its noise is positive. The second
@@ -90,18 +83,13 @@ class ScoreEquation:
     tau: float
 
     def marginals(
-        self,
-        mean: Array,
-        covariance: Array,
-        informed: NDArray[np.bool_],
-        curvature_errors: Array,
-        few: FewRows = OF_FORMULA,
+        self, mean: Array, covariance: Array, informed: NDArray[np.bool_], curvature_errors: Array, few: FewRows
     ) -> tuple[Array, Mapping[int, ScoreMarginal]]:
         """Return the ratio of each 90 % interval's length to the normal's, shape (p,), and the marginals that differ.
 
         `mean` and `covariance` belong to the normal, `curvature_errors` (p,) to the lengths of its intervals. The ratio
         is 1 if the normal is kept, infinite if neither scores nor prior bound a parameter, and NaN if no row informs it
-        (`informed`). No interval is shorter than the normal's, which also includes the second-order noise.
+        (`informed`). No interval is shorter than the normal's.
 
         Theory: docs/theory.md#intervals-that-invert-a-score-test.
         """
@@ -109,7 +97,7 @@ class ScoreEquation:
         directions, sd = follow / np.diag(follow), np.sqrt(np.diag(covariance))
         behind = rows_behind(self.scores @ directions, self.shares, self.n_private)
         unsure = (curvature_errors >= UNSURE[0]) & (curvature_errors < UNSURE[1])
-        few_rows = behind < few.limit(self.n_private)
+        few_rows = behind < min(few.rows, few.share * self.n_private)
         least = np.where(few_rows, few.level, _LEAST_OF_UNSURE)
         tested = np.flatnonzero(informed & (unsure | few_rows))
         paths = [_Path(int(j), directions[:, j].copy(), float(sd[j])) for j in tested]
@@ -153,8 +141,7 @@ class ScoreEquation:
             away = np.abs(grid[beyond])
             least = _TAIL * away / away.min(initial=np.inf)
             level[beyond] = np.sign(grid[beyond]) * np.maximum(np.abs(level[beyond]), least)
-        below = ndtr(level)
-        return ScoreMarginal(mean[path.parameter] + grid, below)
+        return ScoreMarginal(mean[path.parameter] + grid, ndtr(level))
 
     def _levels(self, center: Array, wanted: Sequence[tuple[_Path, Array]]) -> list[Array]:
         """Return test statistics at increasing steps (t,) along each path: standard normal at the true value."""
@@ -181,18 +168,12 @@ class ScoreEquation:
         good = (np.max(np.abs(np.nan_to_num(scores, nan=np.inf)), axis=0) < _LARGEST_SCORE) & np.isfinite(of_prior)
         scores[:, ~good] = 0.0
         meat = Meat.of(
-            scores,
-            self.shares,
-            self.tilt,
-            self.n_private,
-            tau=self.tau,
-            misfit=self.meat.misfit,
-            moments=self.meat.tilt,
-        ).of_scores
+            scores, self.shares, self.tilt, self.n_private,
+            tau=self.tau, misfit=self.meat.misfit, moments=self.meat.tilt,
+        ).of_scores  # fmt: skip
         hessian, found, start = self.prior(center)[1], [], 0
         for path, steps in wanted:
-            part = slice(start, start := start + len(steps))
-            d = path.direction
+            part, d = slice(start, start := start + len(steps)), path.direction
             precision = max(0.0, -float(d @ hessian @ d))
             # weighted by curvature over variance, both scores add up to those of likelihood times prior
             # the second-order term is known at the mode only: elsewhere it takes the same share of the variance

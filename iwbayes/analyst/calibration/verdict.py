@@ -1,12 +1,10 @@
 """Verdicts: which parameters are inside the domain in which intervals cover as often as they claim, and why not.
 
-Limits of estimates are those of the measures. Here are the limits of a whole fit, and those of a release's weights.
-
-The limits come from coverage studies of tilt weights with the sandwich covariance: logistic, linear, multinomial
-and Poisson models, N from 500 to 10,000, epsilon from 0.5 to 5, five generators. On the 54 cells of
-``benchmarks/coverage.py --full``, 90 % intervals of fits inside all limits covered 90.1 %. The models and generators of
-those cells were drawn after the limits had been fixed. In 27 cells at most a tenth of the fits warn. In 25 of these the
-coverage is between 87 and 93 %; in the other two it is 85 and 93.1 %.
+Limits of a whole fit and of a release's weights are here, those of estimates in the measures. They come from coverage
+studies of tilt weights with the sandwich covariance: logistic, linear, multinomial and Poisson models, N from 500 to
+10,000, epsilon from 0.5 to 5, five generators. On the 54 cells of ``benchmarks/coverage.py --full``, whose models and
+generators were drawn after the limits had been fixed, 90 % intervals of fits inside all limits covered 90.1 %. In 27
+cells at most a tenth of the fits warn; in 25 of these the coverage is 87 to 93 %, in the other two 85 and 93.1 %.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from iwbayes.analyst.calibration.measure import Check, How, above, below
+from iwbayes.analyst.calibration.measure import Check, How, against
 from iwbayes.analyst.calibration.measures import MEASURES
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.release import Release
@@ -32,28 +30,27 @@ from iwbayes.utils.arrays import Array
 #: 5 draws 79 %, of 2 draws 54 %.
 WEIGHT_DRAWS_LIMIT = 19
 #: Largest standard deviation, over the weighted posterior of a model with hyperparameters, of the difference between
-#: the log likelihood and its quadratic approximation. The calibrated likelihood is a normal, multiplied by the exact
-#: prior.
+#: the log likelihood and its quadratic approximation, because the calibrated likelihood is a normal.
 NONQUADRATICITY_LIMIT = 0.5
 #: Largest share of rehearsals to which a model cannot be fitted. A 90 % interval cannot cover in the failed ones.
 FAILED_REFITS_LIMIT = 0.1
-#: Largest share of private rows that the feature map clipped. The features of these rows carry less information than
-#: the model's scores need, and the tilt does not move the matching synthetic rows far enough.
-CLIPPED_LIMIT = 0.05
-#: The same limit if the noise of a moment is about as large as the sampling error of the private rows, or larger. The
-#: features are then clipped on purpose, and the error from clipping is small compared with the noise.
-NOISY_CLIPPED_LIMIT = 0.2
+#: Largest share of private rows that the feature map clipped: the tilt does not move the matching synthetic rows far
+#: enough. The second limit holds if the noise of a moment is about as large as the sampling error of the private rows,
+#: or larger: features are then clipped on purpose, and the error from clipping is small compared with the noise.
+CLIPPED_LIMIT, NOISY_CLIPPED_LIMIT = 0.05, 0.2
 #: From this share on, intervals of a response's scale (sigma) are too short or are centred on the wrong value, although
 #: intervals of coefficients cover: 90 % intervals of sigma cover 77 % in ``benchmarks/hierarchies.py``.
 SCALES_CLIPPED_LIMIT = 0.1
-#: Ratio of the noise of a feature mean to the sampling error of the private rows. From here on the noise counts as
-#: large.
+#: Ratio of the noise of a feature mean to the sampling error of the private rows, from which noise counts as large.
 NOISY = 0.9
-#: Effective rows for each feature of the tilt. With fewer rows, features span scores by chance, and "explained" is no
-#: longer informative. At this limit a true share of 0.87 reads as 0.9.
+#: Effective rows for each feature of the tilt. With fewer, features span scores by chance, and "explained" says little.
+#: At this limit a true share of 0.87 reads as 0.9.
 ROWS_PER_FEATURE = 4.0
 #: Number of parameters that a reason names.
 _NAMED = 3
+
+#: Source of intervals, by the method that their record names.
+SOURCES: dict[str, How] = {"tilt": "formula", "row sandwich": "formula", "rehearsals": "rehearsals", "pool": "pool"}
 
 #: Sign, limit and advice of checks of a whole fit, by name.
 _OF_FIT = {
@@ -85,41 +82,26 @@ _OF_FIT = {
     ),
 }
 
-#: Of a pool without a mode or scores.
-UNKNOWN_EXPLAINED = Check(
-    "explained",
-    "unknown",
-    "",
-    "fail",
+_NO_SCORES = (
     "this model has no scores at a mode, so we cannot check whether the release measured the statistics it relies on. "
     "Its intervals may be too narrow. Compare with fit() or calibrate() of a simpler model of the same columns, whose "
-    "record contains this check.",
+    "record contains this check."
 )
-#: Of rehearsals without a tilt.
-NOTHING_MEASURED = Check(
-    "measured",
-    "nothing",
-    "",
-    "fail",
+_NO_MEASUREMENT = (
     "the weights have no measurement, so the error of the rows in directions that no rehearsal shows is unknown, and "
-    "intervals may be too narrow. Request a release with tilt weights, the default.",
+    "intervals may be too narrow. Request a release with tilt weights, the default."
 )
-
-
-def source(method: str) -> How:
-    """Return the source of intervals by the method that their record names."""
-    return "rehearsals" if method == "rehearsals" else "pool" if method == "pool" else "formula"
+#: Of a pool without a mode or scores, and of rehearsals without a tilt.
+UNKNOWN_EXPLAINED = Check("explained", "unknown", "", "fail", _NO_SCORES)
+NOTHING_MEASURED = Check("measured", "nothing", "", "fail", _NO_MEASUREMENT)
 
 
 class Judgement(NamedTuple):
-    """Which parameters (p,) are calibrated, and why the others are not, the worst reason first.
+    """Which parameters are calibrated, and why the others are not."""
 
-    `of_fit` are the reasons that concern the whole fit, and hence every quantity computed from it.
-    """
-
-    calibrated: NDArray[np.bool_]
-    reasons: list[str]
-    of_fit: list[str]
+    calibrated: NDArray[np.bool_]  # (p,)
+    reasons: list[str]  # the worst one first
+    of_fit: list[str]  # those that concern the whole fit, and hence every quantity computed from it
 
 
 def judge(
@@ -134,8 +116,8 @@ def judge(
 ) -> Judgement:
     """Judge which parameters (p,) are inside the domain, by `MEASURES` and by the checks `of_all`, of the whole fit.
 
-    `unmeasured` says which statistics the release did not measure. A hyperparameter, which no row informs, is inside if
-    all parameters are inside to which its prior is `linked`, directly or through other hyperparameters.
+    `unmeasured` is the sentence of `ReleasedTilt.unmeasured`. A hyperparameter, which no row informs, is inside if all
+    parameters are inside to which its prior is `linked`, directly or through other hyperparameters.
     """
     good = np.ones(len(names), dtype=bool)
     reasons = [(check.badness, check.reason()) for check in of_all if check.verdict == "fail"]
@@ -175,7 +157,7 @@ def with_verdict(record: xr.Dataset, judgement: Judgement) -> xr.Dataset:
 def check_of_fit(name: str, value: float) -> Check:
     """Check a number of the whole fit, by its name in `_OF_FIT`."""
     sign, limit, advice = _OF_FIT[name]
-    return below(name, value, limit, advice, sign=sign)
+    return against(name, value, sign, limit, advice)
 
 
 def weight_facts(release: Release, tilt: ReleasedTilt | None) -> dict[str, Any]:
@@ -211,9 +193,10 @@ def weight_checks(facts: Mapping[str, Any], *, scale: bool = True) -> list[Check
     several = facts.get("unit", "row") == "user"
     share, noisy = facts["clipped_private"], facts.get("noise_ratio", 0.0) >= NOISY
     remedy = "Request a release with a generator that covers these rows, or with transformed columns (log1p)."
-    clipped = below(
+    clipped = against(
         "clipped_private",
         share,
+        "<",
         NOISY_CLIPPED_LIMIT if noisy else CLIPPED_LIMIT,
         "too many private rows are outside the clip bound of the features, so that the released moments are biased and "
         f"intervals may cover too rarely. {remedy}",
@@ -227,9 +210,10 @@ def weight_checks(facts: Mapping[str, Any], *, scale: bool = True) -> list[Check
         clipped = Check("clipped_private", share, SCALES_CLIPPED_LIMIT, "warn", of_scales, "<")
     return [
         *([Check("unit of privacy", "user", "row", "fail", advice)] if several else []),
-        above(
+        against(
             "ess",
             facts["ess"],
+            ">",
             ROWS_PER_FEATURE * facts.get("n_features", 0),
             f"the weights are worth fewer than {ROWS_PER_FEATURE:g} rows for each feature of the tilt. We cannot check "
             "whether the release measured the statistics that the estimates use, and intervals may be too narrow. "
@@ -240,30 +224,20 @@ def weight_checks(facts: Mapping[str, Any], *, scale: bool = True) -> list[Check
 
 
 def tail_checks(facts: Mapping[str, Any], *, alone: bool = True) -> list[Check]:
-    """Judge the weights without a model: their tail and their effective sample size.
-
-    For a fit (not `alone`) the tail is information only, because `dfbetas` measures the effect of single rows.
-    """
-    k = float(facts["pareto_k"])
-    limit = pareto_k_threshold(int(facts["n_synthetic"]))
+    """Judge the weights: their tail, which is information only for a fit (not `alone`), and their effective size."""
+    k, limit = float(facts["pareto_k"]), pareto_k_threshold(int(facts["n_synthetic"]))
+    few = (
+        "a few synthetic rows may dominate an estimate. Check the dfbetas of a fit, or request a release with a better "
+        "generator or more synthetic rows."
+    )
+    unknown = "Not defined if the largest weights take few distinct values."
+    tail = against("pareto_k", k, "<", limit, few, bad="warn", unknown=unknown)
+    differ = (
+        "the synthetic rows differ much from the private ones, and estimates may be imprecise. Request a release with "
+        "a larger share of the budget for its generator, or with a generator that fits the columns."
+    )
+    share = facts["ess"] / facts["n_synthetic"]
     return [
-        below(
-            "pareto_k",
-            k,
-            limit,
-            "a few synthetic rows may dominate an estimate. Check the dfbetas of a fit, or request a release with a "
-            "better generator or more synthetic rows.",
-            bad="warn",
-            unknown="Not defined if the largest weights take few distinct values.",
-        )
-        if alone
-        else Check("pareto_k", k, limit, "info", ""),
-        above(
-            "ess_share",
-            facts["ess"] / facts["n_synthetic"],
-            ESS_LIMIT,
-            "the synthetic rows differ much from the private ones, and estimates may be imprecise. Request a release "
-            "with a larger share of the budget for its generator, or with a generator that fits the columns.",
-            bad="warn",
-        ),
+        tail if alone else Check("pareto_k", k, limit, "info", ""),
+        against("ess_share", share, ">", ESS_LIMIT, differ, bad="warn"),
     ]

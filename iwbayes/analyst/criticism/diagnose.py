@@ -11,9 +11,9 @@ import xarray as xr
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.arguments import check_release
-from iwbayes.analyst.calibration.measure import Check, above, below
+from iwbayes.analyst.calibration.measure import Check, against
 from iwbayes.analyst.calibration.measures import MEASURES
-from iwbayes.analyst.calibration.verdict import check_of_fit, source, tail_checks, weight_checks, weight_facts
+from iwbayes.analyst.calibration.verdict import SOURCES, check_of_fit, tail_checks, weight_checks, weight_facts
 from iwbayes.analyst.criticism.diagnostics_table import COLUMNS, NAN, Diagnostics
 from iwbayes.analyst.fit_record import weights_digest
 from iwbayes.analyst.inference.nuts import DRAWS_PER_CHAIN, RHAT_FAILURE, RHAT_LIMIT
@@ -151,7 +151,7 @@ def _calibration(record: xr.Dataset | None, *, of_another: bool) -> list[Check]:
     overall = (
         "Not judged, because structural zeros raise it without harm to the intervals. See kappa for each parameter."
     )
-    how = source(attrs["method"])
+    how = SOURCES[attrs["method"]]
     checks = [Check("calibration", value, "calibrated", verdict, text), _info("method", attrs["method"])]
     if how == "rehearsals":
         checks.append(_info("rehearsals", attrs["n_rehearsals"]))
@@ -170,13 +170,13 @@ def _calibration(record: xr.Dataset | None, *, of_another: bool) -> list[Check]:
         "release with more synthetic rows."
     )
     enough = ratio * float(attrs["n_private"])
-    checks.append(above("likelihood_ess", float(attrs["likelihood_ess"]), enough, few, bad="warn"))
+    checks.append(against("likelihood_ess", float(attrs["likelihood_ess"]), ">", enough, few, bad="warn"))
     return [*checks, *_of_parameters(record, of_another)]
 
 
 def _of_parameters(record: xr.Dataset, of_another: bool) -> list[Check]:
     """Judge each parameter of a record."""
-    found, how = [], source(record.attrs["method"])
+    found, how = [], SOURCES[record.attrs["method"]]
     for index, parameter in enumerate(map(str, record["parameter"].to_numpy())):
         inside = bool(record["calibrated"].to_numpy()[index]) and not of_another
         said = "calibrated" if inside else "not calibrated"
@@ -199,7 +199,7 @@ def _weights(facts: Any, release: Release, *, scale: bool, alone: bool) -> list[
         *weight_checks(facts, scale=scale),
         *tail_checks(facts, alone=alone),
         _info("psis_ess", float(smoothed)),
-        above("n_synthetic", float(facts["n_synthetic"]), float(facts["n_private"]), few, bad="warn"),
+        against("n_synthetic", float(facts["n_synthetic"]), ">", float(facts["n_private"]), few, bad="warn"),
         _info("clipped_synthetic", float(facts["clipped_synthetic"])),
     ]
 
@@ -233,5 +233,7 @@ def _sampler(idata: arviz_compat.ArvizObject) -> list[Check]:
     more = "the chains have not converged or are too short. Draw more samples, or reparametrise the model."
     need = float(DRAWS_PER_CHAIN * chains)
     bad = "fail" if r_hat >= RHAT_FAILURE else "warn"
-    lengths = [above(name, float(table[name].min()), need, more, bad="warn") for name in ("ess_bulk", "ess_tail")]
-    return [below("r_hat", r_hat, RHAT_LIMIT, more, bad=bad), *lengths]
+    lengths = [
+        against(name, float(table[name].min()), ">", need, more, bad="warn") for name in ("ess_bulk", "ess_tail")
+    ]
+    return [against("r_hat", r_hat, "<", RHAT_LIMIT, more, bad=bad), *lengths]

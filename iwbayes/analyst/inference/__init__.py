@@ -1,4 +1,1 @@
-"""Modes, proposals and samplers: draws from a weighted posterior, of one weight vector or of several.
-
-Nothing here is public.
-"""
+"""Modes, proposals and samplers: draws from a weighted posterior, of one weight vector or of several."""

@@ -1,7 +1,7 @@
 """Log densities, gradients, scores and mode of any weighted PyMC model, by automatic differentiation.
 
 Everything is a function of ``theta``, shape (p,): the model's free variables in PyMC's unconstrained space, joined in
-the order of the model's value variables, each in C order.
+their order, each in C order.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ _GRAPH_COST = 4
 class ModelGraphs:
     """Graphs of an unweighted model as functions of theta, which posteriors under other weights and rows share.
 
-    `names` are its observed variables with weights, and `theta` its joined free variables. `rows` (row,) is the log
-    likelihood of each row, `likelihood` their weighted sum, and `prior` all other terms of the log density. If a table
-    is given, `held` has the data in `rows` that can be set to other rows.
+    `names` are its observed variables with weights. `rows` (row,) is the log likelihood of each row, `likelihood` their
+    weighted sum, and `prior` all other terms. If a table is given, `held` has the data that can be set to other rows.
     """
 
     def __init__(
@@ -71,7 +70,7 @@ class ModelGraphs:
 
     @cached_property
     def scores(self) -> CompiledWhenUsed:
-        """Derivative of each row along a direction: forward mode, by differentiating backward mode twice."""
+        """Derivative of each row along a direction v in one pass: d/du (G . v), with G = d/dtheta sum_i u_i l_i."""
         direction, ones = pt.vector("direction", shape=self.theta.type.shape), pt.ones_like(self.rows)
         value = pt.sum(ones * self.rows)
         gradient: Any = pt.grad(value, self.theta, consider_constant=[], disconnected_inputs="ignore")
@@ -84,15 +83,9 @@ class ModelPosterior(WeightedPosterior):
 
     The likelihood is that of the weighted observed variables, with data and weights at the creation of the object. All
     other terms of the log density count as prior: priors, Jacobians of transforms, potentials, and observed variables
-    that a dict of weights left out.
-
-    `names` has one name per unconstrained parameter: ``b[0]``; ``sex[Male]`` with the labels of its dims;
-    ``sigma_log__``, PyMC's name of the unconstrained value, for a transformed variable. `weights` (row,) are those in
-    the graph, after scaling to ``total``. Rows of weight zero are excluded from the likelihood, even if their own
-    density is zero. `n_weights` is the number of weight vectors for which modes will be needed.
-
-    Scores take p passes over the rows, instead of one backward pass per row: with G(theta, u) = d/dtheta sum_i u_i l_i,
-    the derivative of all rows along v is d/du (G . v), because G is linear in u.
+    that a dict of weights left out. Rows of weight zero are excluded from the likelihood, even if their own density is
+    zero. `names` are ``b[0]``, ``sex[Male]`` with the labels of its dims, or ``sigma_log__``, PyMC's name of the
+    unconstrained value. `n_weights` is the number of weight vectors for which modes will be needed.
     """
 
     def __init__(self, model: pm.Model, n_weights: int = 1):
@@ -129,11 +122,7 @@ class ModelPosterior(WeightedPosterior):
         return {var.name: {free[own] for own in ancestors([var]) if own in free} for var in model.deterministics}
 
     def with_weights(self, weights: np.ndarray) -> ModelPosterior:
-        """Return the same model with different weights (row,), already scaled; the compiled functions are shared.
-
-        ValueError if the weights are not finite and non-negative, one per row, or if a row that has weight zero in this
-        object gets a positive weight.
-        """
+        """Return the same model with different weights (row,), already scaled; the compiled functions are shared."""
         weights = np.asarray(weights, dtype=np.float64)
         if weights.shape != (self.n_rows,) or not (np.isfinite(weights).all() and (weights >= 0).all()):
             raise ValueError(f"weights must be {self.n_rows} finite numbers, not negative; got shape {weights.shape}.")
@@ -147,10 +136,7 @@ class ModelPosterior(WeightedPosterior):
         return other
 
     def movable(self, table: SyntheticTable) -> ModelPosterior:
-        """Return the same model on the rows of a table, in a form that `on_rows` can evaluate on as many other rows.
-
-        ValueError if the model contains one number per row that is not a function of a single column of the release.
-        """
+        """Return the same model on the rows of a table, in a form that `on_rows` can evaluate on as many other rows."""
         if self._left_out.any():
             raise ValueError(
                 "rows of weight zero are excluded from the model, so it cannot be evaluated on other rows. Give all "
@@ -161,10 +147,7 @@ class ModelPosterior(WeightedPosterior):
         return other.on_rows(table, self.weights)
 
     def on_rows(self, table: SyntheticTable, weights: np.ndarray) -> ModelPosterior:
-        """Return the same model, with its prior, on other rows; rows with cells unknown to the model get weight zero.
-
-        ValueError if the object does not come from `movable`, or if the number of rows differs.
-        """
+        """Return the same model, with its prior, on other rows; those with unknown cells get weight zero."""
         if self._graphs.held is None or len(table) != self.n_rows:
             raise ValueError(f"the model cannot be evaluated on {len(table)} other rows. Call movable() first.")
         arrays, known = self._graphs.held.arrays(table.frame)
@@ -204,10 +187,7 @@ class ModelPosterior(WeightedPosterior):
 
     def scores(self, theta: np.ndarray) -> Array:
         """Return the gradient of each row's unweighted log likelihood at theta (p,): (row, p), zero for weight zero."""
-        scores = np.empty((self.n_rows, self.size))
-        for j, direction in enumerate(np.eye(self.size)):
-            scores[:, j] = self._scores_along(theta, direction)
-        return scores
+        return np.stack([self._scores_along(theta, direction) for direction in np.eye(self.size)], axis=1)
 
     def _scores_along(self, theta: np.ndarray, direction: np.ndarray) -> Array:
         return np.asarray(self.graphs.scores(self._checked(theta), direction))
@@ -216,13 +196,9 @@ class ModelPosterior(WeightedPosterior):
         """Return weighted log likelihoods, shape (sample,), at points (sample, p)."""
         return self.graphs.likelihood.values(self._checked(theta, 2), self.weights)
 
-    def log_priors(self, theta: np.ndarray) -> Array:
-        """Return the other terms of the log density, shape (sample,), at points (sample, p)."""
-        return self.graphs.prior.values(self._checked(theta, 2))
-
     def log_densities(self, theta: np.ndarray) -> Array:
         """Return the weighted log density, shape (sample,), at points (sample, p), Jacobians included."""
-        return self.log_likelihoods(theta) + self.log_priors(theta)
+        return self.log_likelihoods(theta) + self.graphs.prior.values(theta)
 
     def likelihood(self, theta: np.ndarray) -> tuple[Array, Array]:
         """Return gradient (p,) and Hessian (p, p), at theta (p,), of the weighted log likelihood sum_i w_i l_i."""
@@ -241,10 +217,6 @@ class ModelPosterior(WeightedPosterior):
         """Return the weighted log density at theta (p,) and its gradient (p,), by compiled functions."""
         return self.graphs.both.gradient(theta, self.weights)
 
-    def prior_gradient(self, theta: np.ndarray) -> tuple[float, Array]:
-        """Return the terms outside the likelihood at theta (p,) and their gradient (p,), by a compiled function."""
-        return self.graphs.prior.gradient(theta)
-
     def gradients_at(self, rows: np.ndarray, shares: np.ndarray, thetas: np.ndarray) -> Array:
         """Return gradients (draw, p) of mean log likelihoods at thetas (draw, p), for shares (draw, n) of rows."""
         gradients, weights = np.empty_like(thetas), np.zeros(self.n_rows)
@@ -256,9 +228,8 @@ class ModelPosterior(WeightedPosterior):
     def mode(self, start: np.ndarray | None = None, free: np.ndarray | None = None) -> Mode:
         """Maximise the weighted log density by damped Newton steps, from `start` (p,) or the model's initial point.
 
-        `free` (p,) marks the parameters that move, all by default; the others keep their start values. Errors are those
-        of `maximise`. The Hessians are those of the last step: a millionth of a posterior standard deviation away from
-        the mode, or farther if the log density has larger rounding errors.
+        `free` (p,) marks the parameters that move, all by default. The Hessians are those of the last step, a millionth
+        of a posterior standard deviation away from the mode, or farther if rounding errors are larger.
         """
         hessians: list[np.ndarray] = []
         start = self.start() if start is None else self._checked(start)
@@ -298,8 +269,8 @@ def _flat_names(model: pm.Model, rv: Any, point: dict[str, np.ndarray]) -> list[
     dims = model.named_vars_to_dims.get(rv.name) or (None,) * len(shape)
     labels = []
     for dim, length in zip(dims, shape, strict=False):
-        coords = model.coords.get(dim) if dim is not None else None
+        coords = model.coords.get(dim) or ()
         # Some transforms (simplex, ordered) change the length of an axis, so its labels do not apply.
-        labels.append(list(coords) if coords is not None and len(coords) == length else list(range(length)))
+        labels.append(list(coords) if len(coords) == length else list(range(length)))
     indices = [", ".join(str(labels[axis][i]) for axis, i in enumerate(index)) for index in np.ndindex(*shape)]
     return [f"{value.name}[{index}]" if shape else value.name for index in indices]

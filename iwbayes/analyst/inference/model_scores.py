@@ -23,20 +23,15 @@ from iwbayes.tables import SyntheticTable
 from iwbayes.utils.arrays import Array
 from iwbayes.utils.digest import digest
 
-#: Rows of the table that a model is tried on before anything is charged.
-_TRIAL_ROWS = 60
-#: Number of synthetic rows that are used to find the column of the response.
-_FEW_ROWS = 100
+#: Rows of the table that a model is tried on before anything is charged, and synthetic rows that show the response.
+_TRIAL_ROWS, _FEW_ROWS = 60, 100
 #: Largest relative difference, due to rounding, between scores of single rows and scores of a table.
 _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
 class ModelScores:
-    """A `RowScores`: the score function of a PyMC model at one point, built from the graph of one row.
-
-    The graph is repeated over rows, so no operation in it can combine two rows.
-    """
+    """A `RowScores`: the score function of a PyMC model at one point, from the graph of one row, repeated over rows."""
 
     name: str
     held: MovableRows
@@ -74,10 +69,7 @@ class ModelScores:
         return Outcomes(scores, np.exp(logs), np.searchsorted(codes, own).clip(max=len(codes) - 1))
 
     def responding(self, frame: pd.DataFrame) -> ModelScores:
-        """Find the response, if it is a column with levels: densities sum to one over its levels only.
-
-        The rows are synthetic; a few of them are enough.
-        """
+        """Find the response by synthetic rows, if it has levels: densities sum to one over its levels only."""
         for column in self.held.schema:
             if column.name not in self.columns or not isinstance(column, Binary | Categorical) or column.missing:
                 continue
@@ -113,24 +105,37 @@ class ModelScores:
 
 @dataclass(frozen=True, eq=False)
 class PyMCModel:
-    """A `ScoreModel`: a PyMC model that a release is made for. Functions need be neither hashable nor comparable.
+    """A `ScoreModel`: a PyMC model that a release is made for. Functions need be neither hashable nor comparable."""
 
-    `build` maps a data frame of synthetic rows to a `pymc.Model`, or a Bambi model, with one density per row. `name` is
-    that of the model in messages and in the release.
-    """
+    #: From a data frame of synthetic rows to a `pymc.Model`, or a Bambi model, with one density per row. Its own repr
+    #: may show data that it holds.
+    build: Callable[[pd.DataFrame], Any] = field(repr=False)
+    name: str  # in messages and in the release
 
-    build: Callable[[pd.DataFrame], Any] = field(repr=False)  # its own repr may show data that it holds
-    name: str
-
+    @lru_cache(maxsize=16)  # noqa: B019 - a check compiles a graph and is requested many times
     def check(self, schema: Schema) -> None:
         """Raise unless the scores of single rows can be computed; builds the model on rows of the schema."""
-        _check(self, schema)
+        table = trial_rows(schema)
+        try:
+            posterior, held, function = self.built(table)
+            theta = posterior.start() + 0.1 * np.cos(np.arange(posterior.size))
+            one, logs = ModelScores(self.name, held, function, theta)._of(table.frame)
+            all_rows = posterior.scores(theta)
+        except Exception as error:  # a user's function may raise anything
+            said = str(error).strip().split("\n", 1)[0].rstrip(".")
+            said = said if isinstance(error, TypeError | ValueError) else f"{type(error).__name__}: {said}"
+            raise ValueError(f"the model {self.name!r} cannot be measured: {said}.") from error
+        there = np.isfinite(all_rows).all(axis=1) & ~np.isnan(logs)  # rows for which the model is defined
+        if not there.any() or not np.allclose(one[there], all_rows[there], rtol=_ROUNDING, atol=_ROUNDING):
+            raise ValueError(
+                f"the model {self.name!r} cannot be measured: the density of a row does not depend on its own cells "
+                "alone. Use pm.Data for columns, and let no term depend on the number of rows."
+            )
 
     def on(self, synthetic: SyntheticTable) -> Callable[[Array], ModelScores]:
         """Build the model on synthetic rows; see `ScoreModel`.
 
-        Hyperparameters, which no row's density depends on, stay at their initial values. A hierarchical model has no
-        joint mode of all parameters, and hyperparameters have no scores that could be measured.
+        Hyperparameters stay at their initial values: there may be no joint mode, and they have no scores to measure.
         """
         posterior, held, function = self.built(synthetic)
         theta = posterior.start()
@@ -147,8 +152,7 @@ class PyMCModel:
         """Return the posterior of the rows, the columns in the model, and the score function of single rows.
 
         It maps arrays (row, 1, ...), and theta, to scores (row, p), log densities and `defined` (row,). The graph of
-        all log densities is rewritten for a single row, differentiated, and repeated over rows, so the scores of a row
-        depend on this row only, whatever the operations are, and no cell of a row makes it fail.
+        one row is repeated over rows, so the scores of a row depend on this row only, and no cell makes it fail.
         """
         model = self.build(table.frame.copy())
         if not isinstance(model, pm.Model) and hasattr(model, "backend"):
@@ -167,27 +171,6 @@ class PyMCModel:
     def to_data(self) -> dict[str, Any]:
         """Return the name of the model, which a release can store; its function cannot be stored."""
         return {"build": self.name}
-
-
-@lru_cache(maxsize=16)
-def _check(model: PyMCModel, schema: Schema) -> None:
-    """Check once per model and schema, because a check compiles a graph and is requested many times."""
-    table = trial_rows(schema)
-    try:
-        posterior, held, function = model.built(table)
-        theta = posterior.start() + 0.1 * np.cos(np.arange(posterior.size))
-        one, logs = ModelScores(model.name, held, function, theta)._of(table.frame)
-        all_rows = posterior.scores(theta)
-    except Exception as error:  # a user's function may raise anything
-        said = str(error).strip().split("\n", 1)[0].rstrip(".")
-        said = said if isinstance(error, TypeError | ValueError) else f"{type(error).__name__}: {said}"
-        raise ValueError(f"the model {model.name!r} cannot be measured: {said}.") from error
-    there = np.isfinite(all_rows).all(axis=1) & ~np.isnan(logs)  # rows for which the model is defined
-    if not there.any() or not np.allclose(one[there], all_rows[there], rtol=_ROUNDING, atol=_ROUNDING):
-        raise ValueError(
-            f"the model {model.name!r} cannot be measured: the density of a row does not depend on its own cells "
-            "alone. Use pm.Data for columns, and let no term depend on the number of rows."
-        )
 
 
 def trial_rows(schema: Schema) -> SyntheticTable:

@@ -14,8 +14,7 @@ import numpy as np
 import xarray as xr
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.arguments import Method
-from iwbayes.utils import checks
+from iwbayes.analyst.arguments import TIME_LIMIT, Method
 from iwbayes.utils.arrays import Array
 from iwbayes.utils.warnings import IwbayesWarning
 
@@ -27,16 +26,12 @@ if TYPE_CHECKING:
 #: Largest R-hat, R-hat from which draws are not used, and smallest effective sample size for each chain (Vehtari et
 #: al., Bayesian Analysis 2021).
 RHAT_LIMIT, RHAT_FAILURE, DRAWS_PER_CHAIN = 1.01, 1.05, 100
-# Arguments of pymc.sample that each run sets itself, or that would change its result.
-_TAKEN = ("chains", "draws", "initvals", "model", "random_seed", "return_inferencedata", "step", "var_names")
-# Arguments that choose how PyMC starts, and its sampler.
-_OF_THE_START = ("init", "jitter_max_retries", "n_init", "nuts_sampler")
 # Tuning steps in units of the curvature at the mode: half of PyMC's default, which must learn the scales.
 _TUNE = 500
 # Settings for each of several runs, without reports from each run.
 _SHORT_TUNE, _QUIET = 200, {"quiet": True, "compute_convergence_checks": False}
-#: Seconds after which NUTS stops by default, after which it estimates its duration, and the shortest one it reports.
-TIME_LIMIT, SAY_AFTER, WORTH_SAYING = 600.0, 30.0, 120.0
+#: Seconds after which NUTS estimates its duration, and the shortest one it reports.
+SAY_AFTER, WORTH_SAYING = 30.0, 120.0
 _FASTER = (
     "Request fewer draws or chains, merge rare levels, use tighter priors, or look for a parameter that the data do "
     "not inform"
@@ -46,38 +41,8 @@ _LONGER = ", or raise the time limit with sampler={'max_seconds': 3600}."
 _OF_THE_STEP = ("target_accept", "max_treedepth")
 
 
-def check_sampler(sampler: Any) -> dict[str, Any]:
-    """Return the additional arguments of ``pymc.sample`` as a dict; TypeError or ValueError if one is not allowed."""
-    if sampler is not None and not isinstance(sampler, Mapping):
-        raise TypeError(
-            f"sampler must be a dict of arguments of pymc.sample; got {type(sampler).__name__}. Pass, for example, "
-            'sampler={"tune": 500}.'
-        )
-    options = dict(sampler or {})
-    if taken := sorted(set(_TAKEN) & set(options)):
-        raise ValueError(
-            f"sampler must not contain {taken}, because each run sets these itself. Leave them out. draws, chains and "
-            "random_seed are arguments of fit; calibrate takes random_seed and keeps the number of draws."
-        )
-    if lost := sorted(set(_OF_THE_START) & set(options)):
-        raise ValueError(
-            f"sampler must not contain {lost}, because PyMC's NUTS starts at the mode, in units of the curvature "
-            "there. Leave it out. To sample in a different way, use reweight() and pass the weighted model to "
-            "pymc.sample."
-        )
-    seconds = options.get("max_seconds", TIME_LIMIT)
-    if not checks.is_real(seconds) or not seconds > 0:
-        raise ValueError(
-            f"sampler's max_seconds must be a positive number; got {seconds!r}. The default is {TIME_LIMIT:g}."
-        )
-    return options
-
-
 class _Clock:
-    """Callback of ``pymc.sample`` that reports how long a run will take, and stops it at its time limit.
-
-    ``max_seconds``, which `n_runs` share, is removed from `options`; `draws` is the number for each chain.
-    """
+    """Callback of ``pymc.sample`` that reports how long a run will take, and stops it at its time limit."""
 
     def __init__(self, options: dict[str, Any], draws: int, n_runs: int = 1) -> None:
         self._seconds = options.pop("max_seconds", TIME_LIMIT) / n_runs
@@ -88,7 +53,7 @@ class _Clock:
         options["callback"] = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
-        """Count a step; warn of a long run, and stop it at the time limit."""
+        """Count a step."""
         self._then(*args, **kwargs)
         self._began = self._began or monotonic()  # compilation before the first step does not count
         self._done += 1
@@ -107,12 +72,12 @@ class _Clock:
                 stacklevel=2,
             )
 
-    def sample(self, options: dict[str, Any]) -> Any:
-        """Run ``pymc.sample``; RuntimeError if it was stopped before its first draw."""
+    def sample(self, options: dict[str, Any]) -> tuple[xr.Dataset, xr.Dataset]:
+        """Run ``pymc.sample``: posterior and statistics. RuntimeError if it was stopped before its first draw."""
         import pymc as pm
 
         try:
-            return pm.sample(self._draws, **options)
+            run = pm.sample(self._draws, **options)
         except ValueError as error:
             if "Not enough samples" not in str(error):
                 raise
@@ -120,6 +85,17 @@ class _Clock:
                 f"NUTS was stopped after {monotonic() - self._began:.0f} s and {self._done:,} steps, before its first "
                 f"draw. {_FASTER}{_LONGER}"
             ) from error
+        drawn = arviz_compat.group(run, "posterior").transpose("chain", "draw", ...).load()
+        made, asked = drawn.sizes["chain"] * drawn.sizes["draw"], self._chains * self._draws
+        if made < asked:
+            warnings.warn(
+                f"NUTS was stopped after {monotonic() - self._began:.0f} s, with {made:,} of {asked:,} draws. They are "
+                "repeated to fill the result, whose effective sample size is that of the distinct draws. "
+                f"{_FASTER}{_LONGER}",
+                IwbayesWarning,
+                stacklevel=2,
+            )
+        return drawn, arviz_compat.group(run, "sample_stats")
 
     def fill(self, values: Array) -> Array:
         """Return the requested number of draws (chain, draw, ...): draws of a stopped run are repeated."""
@@ -131,34 +107,22 @@ class _Clock:
         index = np.arange(math.prod(shape)) * len(flat) // math.prod(shape)
         return np.asarray(flat[index].reshape(*shape, *values.shape[2:]))
 
-    def report(self, shape: tuple[int, ...]) -> None:
-        """Warn if a run was stopped early; `shape` counts its chains and draws."""
-        made, asked = math.prod(shape[:2]), self._chains * self._draws
-        if made < asked:
-            warnings.warn(
-                f"NUTS was stopped after {monotonic() - self._began:.0f} s, with {made:,} of {asked:,} draws. They are "
-                "repeated to fill the result, whose effective sample size is that of the distinct draws. "
-                f"{_FASTER}{_LONGER}",
-                IwbayesWarning,
-                stacklevel=2,
-            )
-
 
 @dataclass(frozen=True)
 class SamplingSettings:
-    """How to draw: number of chains and of draws per chain, the method, and checked arguments of ``pymc.sample``."""
+    """How to draw."""
 
     chains: int
-    draws: int
+    draws: int  # per chain
     method: Method
-    sampler: Mapping[str, Any]
+    sampler: Mapping[str, Any]  # checked arguments of ``pymc.sample``
 
 
 class WhitenedNuts:
     """PyMC's NUTS for log densities in numpy of `size` parameters, each in units of its curvature near the mode.
 
-    One step method serves all runs and is tuned from the start in each. If there are several runs, PyMC's convergence
-    checks are off and tuning is short, because all densities have the same shape in these units.
+    If there are several runs, PyMC's convergence checks are off and tuning is short, because all densities have the
+    same shape in these units.
     """
 
     def __init__(self, size: int, settings: SamplingSettings, *, n_runs: int) -> None:
@@ -204,28 +168,20 @@ class WhitenedNuts:
             self._step.sampling_state = deepcopy(self._fresh)
             options = {**self._options, "model": self._model, "step": self._step, "random_seed": seed}
             clock = _Clock(options, draws, self._n_runs)
-            run = clock.sample(options)
-        z = arviz_compat.group(run, "posterior")["z"].transpose("chain", "draw", ...).to_numpy()
-        clock.report(z.shape)
-        statistics = arviz_compat.group(run, "sample_stats").data_vars.items()
-        kept = {str(name): np.asarray(values) for name, values in statistics if values.dims == ("chain", "draw")}
-        return center + clock.fill(z) @ back.T, {name: clock.fill(values) for name, values in kept.items()}
+            drawn, statistics = clock.sample(options)
+        z = clock.fill(drawn["z"].to_numpy())
+        kept = {str(name): own for name, own in statistics.items() if own.dims == ("chain", "draw")}
+        return center + z @ back.T, {name: clock.fill(own.to_numpy()) for name, own in kept.items()}
 
 
 def sample_model(
     model: pm.Model, settings: SamplingSettings, draws: int, rng: np.random.Generator, *, n_runs: int = 1
 ) -> xr.Dataset:
-    """Sample a PyMC model with PyMC's step methods; return the posterior group with ``divergences`` as attribute.
-
-    `draws` is the number for each chain, and `n_runs` the number of runs that share the time limit.
-    """
+    """Sample a PyMC model with PyMC's step methods; return the posterior group with ``divergences`` as attribute."""
     options = {**_QUIET, "chains": settings.chains, **settings.sampler}
     options |= {"model": model, "nuts_sampler": "pymc", "random_seed": int(rng.integers(2**31))}
     clock = _Clock(options, draws, n_runs)
-    run = clock.sample(options)
-    drawn = arviz_compat.group(run, "posterior").transpose("chain", "draw", ...).load()
-    clock.report((drawn.sizes["chain"], drawn.sizes["draw"]))
-    statistics = arviz_compat.group(run, "sample_stats")
+    drawn, statistics = clock.sample(options)
     return xr.Dataset(
         {name: (values.dims, clock.fill(values.to_numpy())) for name, values in drawn.data_vars.items()},
         {name: values for name, values in drawn.coords.items() if name not in ("chain", "draw")},

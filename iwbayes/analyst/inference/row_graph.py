@@ -54,8 +54,7 @@ class OneRow(NamedTuple):
 def one_row(rows: Any, shared: Sequence[Any]) -> OneRow:
     """Return the graph of one row, from that of the log density of each row (row,); its data are shared variables.
 
-    Checks of parameters are among the conditions of ``defined``, and raise no error. ValueError if the density of a row
-    depends on the number of rows.
+    Checks of parameters are among the conditions of ``defined``, and raise no error.
     """
     # operations that contain graphs have fixed shapes
     while graphs := [node for node in applys_between([], [rows]) if isinstance(node.op, OpFromGraph)]:
@@ -113,10 +112,7 @@ def check_operations(outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
 
 
 def _guarded(op: Any, inputs: list[Any], of_cells: set[Any]) -> tuple[list[Any], list[Any]]:
-    """Return inputs for which an operation does not fail, and conditions (scalars) under which they are the given ones.
-
-    Values that depend on no cell are public, and remain.
-    """
+    """Return inputs for which an operation does not fail, and conditions under which they are the given ones."""
     if first := _INDEXING.get(type(op).__name__):
         return _bounded_indices(op, inputs, first, of_cells)
     inner = op.scalar_op if isinstance(op, Elemwise) else None

@@ -32,16 +32,12 @@ _BLOCK = 2**17
 
 @dataclass(frozen=True, eq=False)
 class TiltPosterior(LogDensity):
-    """Posterior p(b | m~) prop. to N(m~; m(b), Sigma) N(b; 0, tau^2 I) of the tilt that the private rows define.
+    """Posterior p(b | m~) prop. to N(m~; m(b), Sigma) N(b; 0, tau^2 I) of the tilt that the private rows define."""
 
-    `phi` (row, k) are the features of rows with a positive base; identical rows may be merged. `base` (row,) contains
-    the log shares of the rows before the tilt; `value` (k,) is m~ and `noise` (k, k) is Sigma, positive definite.
-    """
-
-    phi: Array
-    base: Array
-    value: Array
-    noise: Array
+    phi: Array  # (row, k), features of rows with a positive base; identical rows may be merged
+    base: Array  # (row,), log shares of the rows before the tilt
+    value: Array  # (k,): m~
+    noise: Array  # (k, k): Sigma, positive definite
     tau: float = 1.0  # prior standard deviation, in units of the synthetic standard deviation of the features
 
     def merged(self) -> TiltPosterior:
@@ -104,10 +100,7 @@ class TiltPosterior(LogDensity):
             return mode, -self.derivatives(mode)[1]
 
     def largest_kappa(self, b: Array) -> float:
-        """Return the largest noise ratio, sqrt(c Sigma c'/c H c'), over all directions that the rows at b inform.
-
-        It is an upper bound of kappa of every parameter of every model. H is cut as for the sandwich.
-        """
+        """Return the largest sqrt(c Sigma c'/c H c') at b: an upper bound of kappa of any parameter of any model."""
         values, vectors = np.linalg.eigh(self.moments(b)[3])
         kept = values > FEATURE_CUT * values[-1]
         whiten = vectors[:, kept] / np.sqrt(values[kept])
@@ -117,10 +110,9 @@ class TiltPosterior(LogDensity):
 def row_noise(posterior: TiltPosterior, b: Array, variance: float, rng: np.random.Generator) -> tuple[Array, Array]:
     """Multiply the base by gamma variables of mean one and this variance, and move each tilt b back to its mean.
 
-    Returns the log multipliers (draw, row) and the coefficients (draw, k) for which the multiplied rows, which must not
-    be merged, have the means m(b) again: those that maximise ``b'.m(b) - log sum_i w0_i exp(b'.phi_i) -
-    (b' - b)' Sigma (b' - b)/2``. The ridge of the noise keeps b' finite if no tilt of the rows has these means, and is
-    small otherwise.
+    Returns the log multipliers (draw, row) and the coefficients (draw, k) for which the multiplied rows have the means
+    m(b) again: those that maximise ``b'.m(b) - log sum_i w0_i exp(b'.phi_i) - (b' - b)' Sigma (b' - b)/2``. The ridge
+    of the noise keeps b' finite if no tilt of the rows has these means, and is small otherwise.
     """
     log_multipliers = np.log(np.maximum(rng.gamma(1 / variance, variance, (len(b), len(posterior.base))), 1e-300))
 
@@ -145,8 +137,6 @@ def row_noise(posterior: TiltPosterior, b: Array, variance: float, rng: np.rando
 _FEWEST, _MOST, _WORK = 1000, 8000, 2e10
 # Chains, and the smallest number of draws for each, from which the returned draws are chosen.
 _CHAINS, _DRAWS = 4, 1000
-# The covariance of the draws is used for mapping if there are more than this many draws per coefficient.
-_DRAWS_PER_COEFFICIENT = 2
 
 
 def draw_tilts(
@@ -160,10 +150,8 @@ def draw_tilts(
 ) -> Array:
     """Draw `n_draws` coefficients (n_draws, k) from the posterior of a tilt, starting near its mode.
 
-    Thousands of draws are made, and `n_draws` of them are chosen at random. If they are more than twice the
-    coefficients, they are mapped linearly to the mean and covariance of all draws, because the covariance of a few
-    draws is random. The map tends to the identity as their number grows. RuntimeError if the mode was not found, if
-    k-hat is 0.7 or more with method="laplace", or if the chains of NUTS disagree.
+    They are chosen at random from thousands of draws. If they are more than twice the coefficients, they are mapped
+    linearly to the mean and covariance of all draws. RuntimeError as in `draw_densities`, or if chains disagree.
     """
     merged = posterior.merged()
     near = (merged, *merged.mode(start))
@@ -180,13 +168,8 @@ def draw_tilts(
             )
     pooled = found.theta.reshape(-1, found.theta.shape[-1])
     few = pooled[rng.choice(len(pooled), n_draws, replace=False)]
-    if n_draws <= _DRAWS_PER_COEFFICIENT * pooled.shape[1] + 1:
+    if n_draws <= 2 * pooled.shape[1] + 1:
         return few
     with one_blas_thread():
-        return map_draws(
-            few,
-            mode=few.mean(axis=0),
-            covariance=np.atleast_2d(np.cov(few, rowvar=False)),
-            target_mean=pooled.mean(axis=0),
-            target_covariance=np.atleast_2d(np.cov(pooled, rowvar=False)),
-        )
+        own, whole = (np.atleast_2d(np.cov(one, rowvar=False)) for one in (few, pooled))
+        return map_draws(few, few.mean(axis=0), own, pooled.mean(axis=0), whole)

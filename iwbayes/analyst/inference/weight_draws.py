@@ -1,11 +1,9 @@
 """Draws from posteriors with known modes, by importance sampling or NUTS: one posterior for each weight draw.
 
-Draws by a Student-t proposal at the mode and Pareto-smoothed importance weights are exact up to the Monte Carlo error
-of importance sampling. The Pareto shape k-hat of the importance ratios measures this error (Vehtari et al., JMLR 2024).
-k-hat can reach 0.7 if the posterior is skewed, for example because a level has hardly any events. The proposal then
-takes the mean and covariance of its weighted draws, and new proposals are made, for several rounds (Cappe et al.,
-Statistics and Computing 2008; weights tempered as in Koblents & Miguez, same journal 2015). If this does not help, NUTS
-is used.
+The Pareto shape k-hat of the importance ratios measures the Monte Carlo error of importance sampling (Vehtari et al.,
+JMLR 2024). It can reach 0.7 if the posterior is skewed, for example because a level has hardly any events. The proposal
+then takes the mean and covariance of its weighted draws for several rounds (Cappe et al., Statistics and Computing
+2008; weights tempered as in Koblents & Miguez, same journal 2015). If this does not help, NUTS is used.
 """
 
 from __future__ import annotations
@@ -30,32 +28,26 @@ K_HAT_LIMIT = 0.7
 
 # Degrees of freedom of the proposal: its tails are heavier than the posterior's, and its bulk is similar.
 _PROPOSAL_DOF = 7.0
-# Rounds in which a poor proposal takes the moments of its weighted draws, and the k-hat below which they end. This
-# k-hat is well below the limit because such a proposal was adapted to few draws, and the best of several k-hats is too
-# small.
+# Rounds in which a poor proposal takes the moments of its weighted draws, and the k-hat below which they end. It is
+# well below the limit because the best of several k-hats is too small.
 _ROUNDS, _K_HAT_OF_ROUNDS = 8, 0.5
 # Effective proposals per parameter for estimating the moments; weights that leave fewer are tempered to this number.
 _LEARNING_ESS, _LEAST_POWER = 20, 1e-6
-# Proposals per draw, and their smallest number; with fewer proposals k-hat is unreliable.
-_PROPOSALS_PER_DRAW, _LEAST_PROPOSALS = 4, 250
-# Number of draws that determines how many proposals an adapted proposal gets.
-_ADAPTING_DRAWS = 4000
+# Proposals per draw, and their smallest number; with fewer, k-hat is unreliable. Adapted proposals get as many as for
+# this number of draws.
+_PROPOSALS_PER_DRAW, _LEAST_PROPOSALS, _ADAPTING_DRAWS = 4, 250, 4000
 #: Evaluations, row x proposal, that a fit may use before it reduces the proposals (about a second).
 WORK_LIMIT = 4e8
 
 
 @dataclass(frozen=True, eq=False)
 class ImportanceDraws:
-    """Equally weighted draws `theta` (draw, p) in random order, with their `log_density` up to a constant.
+    """Equally weighted draws in random order."""
 
-    `pareto_k` is the shape of the tail of the importance ratios; NaN and inf are failures. `ess` is Kish's effective
-    number of proposals.
-    """
-
-    theta: Array
-    log_density: Array
-    pareto_k: float
-    ess: float
+    theta: Array  # (draw, p)
+    log_density: Array  # (draw,), up to a constant
+    pareto_k: float  # shape of the tail of the importance ratios; NaN and inf are failures
+    ess: float  # Kish's effective number of proposals
     n_proposals: int
 
     @property
@@ -76,9 +68,9 @@ def importance_draws(
 ) -> ImportanceDraws:
     """Draw from a log density, theta (proposal, p) -> (proposal,), by ``n`` proposals of a t distribution at its mode.
 
-    ``precision`` is minus the Hessian at the mode (p,). If it is not positive definite, no proposal is possible and
-    k-hat is NaN. If k-hat is too large, further rounds use ``n_adapted`` proposals each, if that is more than ``n``.
-    The ``draws`` come from the last round alone, or from the first if no round succeeds.
+    If ``precision``, minus the Hessian there, is not positive definite, k-hat is NaN. If k-hat is too large, further
+    rounds use ``n_adapted`` proposals, if these are more. The ``draws`` come from the last round, or the first if none
+    succeeds.
     """
     scale = 1 / np.sqrt(np.maximum(np.abs(np.diag(precision)), 1e-300))
     try:
@@ -149,33 +141,19 @@ def _moments(theta: Array, log_weights: Array) -> tuple[Array, Array] | None:
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """Draws `theta` (chain, draw, p) from a log density, by `method` "laplace" or "nuts".
+    """Draws from a log density."""
 
-    `statistics` (chain, draw) contain ``lp``, the log density, and the statistics of NUTS. `proposals` are those of
-    importance sampling, if it was tried.
-    """
-
-    theta: Array
-    statistics: Mapping[str, Array]
-    method: str
-    proposals: ImportanceDraws | None
-
-
-@dataclass(frozen=True, eq=False)
-class Component:
-    """Posterior under one weight draw, with its mode and draws from it."""
-
-    posterior: WeightedPosterior
-    mode: Mode
-    draws: Draws
+    theta: Array  # (chain, draw, p)
+    statistics: Mapping[str, Array]  # (chain, draw): ``lp``, the log density, and the statistics of NUTS
+    method: str  # "laplace" or "nuts"
+    proposals: ImportanceDraws | None  # of importance sampling, if it was tried
 
 
 @dataclass(frozen=True, eq=False)
 class ComponentAssignment:
     """Order in which draws of the parts of a mixture are used: `part`, and `index` in the part, each (chain, draw).
 
-    Parts alternate at random, so that no chain looks like a walk from one part to the next. Each draw of a part is used
-    once.
+    Parts alternate at random, so that no chain looks like a walk, and each draw of a part is used once.
     """
 
     part: NDArray[np.intp]
@@ -208,7 +186,7 @@ class ComponentAssignment:
 
 def draw_components(
     located: Sequence[tuple[WeightedPosterior, Mode]], settings: SamplingSettings, n_each: int, rng: np.random.Generator
-) -> list[Component]:
+) -> list[Draws]:
     """Draw from each of the posteriors that `WeightedPosterior.modes` returns, `n_each` draws in each chain."""
     most = int(WORK_LIMIT / len(located) / max(posterior.cost for posterior, _ in located))
     n, n_adapted = (
@@ -216,8 +194,7 @@ def draw_components(
         for draws in (settings.chains * n_each, _ADAPTING_DRAWS)
     )
     densities = [(posterior, mode.theta, mode.precision) for posterior, mode in located]
-    found = draw_densities(densities, settings, n_each, rng, proposals=n, adapted=n_adapted)
-    return [Component(posterior, mode, draws) for (posterior, mode), draws in zip(located, found, strict=True)]
+    return draw_densities(densities, settings, n_each, rng, proposals=n, adapted=n_adapted)
 
 
 def draw_densities(
@@ -232,16 +209,13 @@ def draw_densities(
     """Draw from several log densities of the same dimension: by importance sampling, or by NUTS if k-hat is too large.
 
     RuntimeError if it is with method="laplace". Each density comes with a point (p,) near its mode and its precision
-    (p, p) there. `n_each` is the number of draws in each chain; `proposals` and `adapted` are the numbers of proposals
-    in `importance_draws`, at the mode and in further rounds.
+    (p, p) there. `proposals` and `adapted` are the numbers of proposals at the mode and in further rounds.
     """
     shape, found, tried = (settings.chains, n_each), {}, {}
+    sizes = {"n": proposals, "draws": settings.chains * n_each, "n_adapted": adapted}
     for index, (density, center, precision) in enumerate(densities if settings.method != "nuts" else []):
-        n = settings.chains * n_each
         with one_blas_thread():
-            one = importance_draws(
-                density.log_densities, center, precision, n=proposals, draws=n, rng=rng, n_adapted=adapted
-            )
+            one = importance_draws(density.log_densities, center, precision, rng=rng, **sizes)
         tried[index] = one
         if one.reliable:
             statistics = {"lp": one.log_density.reshape(shape)}
@@ -277,11 +251,9 @@ def sample_statistics(each: Sequence[Draws], assignment: ComponentAssignment) ->
         {name: (("chain", "draw"), array) for name, array in values.items()},
         coords={"chain": np.arange(chains), "draw": np.arange(draws_each)},
     )
-    sampled = [draws.statistics["diverging"] for draws in each if "diverging" in draws.statistics]
-    if sampled:
+    if sampled := [draws.statistics["diverging"] for draws in each if "diverging" in draws.statistics]:
         dataset.attrs["divergences"] = int(np.sum(sampled))
-    tried = [draws.proposals for draws in each if draws.proposals is not None]
-    if tried:
+    if tried := [draws.proposals for draws in each if draws.proposals is not None]:
         dataset.attrs["pareto_k"] = float(np.max([proposals.pareto_k for proposals in tried]))
         dataset.attrs["importance_ess"] = float(np.min([proposals.ess for proposals in tried]))
         dataset.attrs["n_proposals"] = int(np.min([proposals.n_proposals for proposals in tried]))

@@ -30,14 +30,11 @@ _STEPS, _NEAR = 10, 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Mode:
-    """Mode (p,) of a weighted posterior in unconstrained space.
+    """Mode of a weighted posterior in unconstrained space."""
 
-    `precision` is minus the Hessian of the log density, `curvature` that of the weighted log likelihood; both (p, p).
-    """
-
-    theta: Array
-    precision: Array
-    curvature: Array
+    theta: Array  # (p,)
+    precision: Array  # (p, p), minus the Hessian of the log density
+    curvature: Array  # (p, p), minus the Hessian of the weighted log likelihood
 
 
 class LogDensity(ABC):
@@ -56,40 +53,16 @@ class LogDensity(ABC):
         return float(self.log_densities(np.asarray(theta)[None])[0])
 
 
-class WeightedPosterior(LogDensity):
-    """Posterior of a model whose rows have weights: sum_i w_i log f(x_i | theta) + log prior, unconstrained.
+class WeightedScores(ABC):
+    """Model whose rows have weights, as calibration needs it: scores, prior and mode, in unconstrained space."""
 
-    Any model that implements this interface can be sampled, calibrated and pooled like regressions and PyMC models.
-    """
-
-    names: tuple[str, ...]  # one per unconstrained parameter
     weights: Array  # (row,), of all synthetic rows; rows without a likelihood have scores of zero
-    cost: float  # work of one log density, as numpy passes over the rows: it limits the number of proposals
-    dims: Mapping[str, tuple[str, ...]]  # of variables from `constrain`, without chain and draw; default: ArviZ's names
-    coords: Mapping[str, Any]  # labels of dimensions
 
-    @property
-    def made_of(self) -> Mapping[str, Collection[str]]:
-        """Names of the free variables from which each deterministic variable is computed; none by default."""
-        return {}
-
-    @abstractmethod
-    def with_weights(self, weights: Array) -> WeightedPosterior:
-        """Return the same posterior under different weights of its rows, shape (row,)."""
-
-    def on_rows(self, table: SyntheticTable, weights: Array) -> WeightedPosterior:
+    def on_rows(self, table: SyntheticTable, weights: Array) -> WeightedScores:
         """Return the same model, with the same prior, on other rows with their weights (row,), or raise an error."""
         raise TypeError("this model cannot be evaluated on other rows. Use calibrate='formula' instead of rehearsals.")
 
-    def movable(self, table: SyntheticTable) -> WeightedPosterior:
-        """Return the same model, on the rows of a table, in a form that `on_rows` can evaluate; ValueError if none."""
-        return self
-
-    def in_likelihood(self, theta: Array) -> NDArray[np.bool_]:
-        """Return which parameters the likelihood depends on, near theta (p,); all by default."""
-        return np.ones(len(self.names), dtype=bool)
-
-    def with_weak_prior(self) -> WeightedPosterior:
+    def with_weak_prior(self) -> WeightedScores:
         """Return the same model with a very weak prior, if its prior may matter; this object by default."""
         return self
 
@@ -100,7 +73,7 @@ class WeightedPosterior(LogDensity):
     def curvatures(self, theta: Array, rows: NDArray[np.intp], left: Array, right: Array) -> Array:
         """Return minus the second derivatives of the log likelihoods of rows (n,) along pairs of directions: (n, q).
 
-        `left` and `right` have shape (p, q) and units in which the mean curvature per row is about one.
+        The directions (p, q) have units in which the mean curvature per row is about one.
         """
         found = []
         for one, other in zip(left.T, right.T, strict=True):
@@ -120,20 +93,48 @@ class WeightedPosterior(LogDensity):
     def mode(self, start: Array | None = None) -> Mode:
         """Maximise the log density from a start (p,); RuntimeError or ValueError if that fails."""
 
-    @abstractmethod
-    def constrain(self, theta: Array) -> dict[str, Array]:
-        """Return values by name, each (sample, ...), at points (sample, p)."""
-
     def gradients_at(self, rows: NDArray[np.intp], shares: Array, thetas: Array) -> Array:
         """Return gradients (draw, p) of mean log likelihoods at thetas (draw, p), for shares (draw, n) of rows (n,)."""
         return np.stack([share @ self.scores(theta)[rows] for share, theta in zip(shares, thetas, strict=True)])
 
+
+class WeightedPosterior(LogDensity, WeightedScores):
+    """Posterior of a model whose rows have weights: sum_i w_i log f(x_i | theta) + log prior, unconstrained.
+
+    Any model that implements this interface can be sampled, calibrated and pooled like regressions and PyMC models.
+    """
+
+    names: tuple[str, ...]  # one per unconstrained parameter
+    cost: float  # work of one log density, as numpy passes over the rows: it limits the number of proposals
+    dims: Mapping[str, tuple[str, ...]]  # of variables from `constrain`, without chain and draw; default: ArviZ's names
+    coords: Mapping[str, Any]  # labels of dimensions
+
+    @property
+    def made_of(self) -> Mapping[str, Collection[str]]:
+        """Names of the free variables from which each deterministic variable is computed; none by default."""
+        return {}
+
+    @abstractmethod
+    def with_weights(self, weights: Array) -> WeightedPosterior:
+        """Return the same posterior under different weights of its rows, shape (row,)."""
+
+    def movable(self, table: SyntheticTable) -> WeightedPosterior:
+        """Return the same model, on the rows of a table, in a form that `on_rows` can evaluate; ValueError if none."""
+        return self
+
+    def in_likelihood(self, theta: Array) -> NDArray[np.bool_]:
+        """Return which parameters the likelihood depends on, near theta (p,); all by default."""
+        return np.ones(len(self.names), dtype=bool)
+
+    @abstractmethod
+    def constrain(self, theta: Array) -> dict[str, Array]:
+        """Return values by name, each (sample, ...), at points (sample, p)."""
+
     def modes(self, weights: Array, start: Array | None = None) -> list[tuple[WeightedPosterior, Mode]]:
         """Find the posterior and its mode under each of several weight vectors (draw, row).
 
-        Each search starts close to its mode: from `start` (p,), the mode under the weights of this object, it takes
-        steps with the curvature there. The first step takes one pass over the rows' scores for all weight vectors.
-        RuntimeError if a mode was not found; if there are several weight draws, the message names the one.
+        Each search takes steps from the mode under the weights of this object, near `start` (p,), with the curvature
+        there. RuntimeError if a mode was not found; the message names the weight draw, if there are several.
         """
         each = [self.with_weights(own) for own in weights]
         if len(each) == 1:
@@ -152,10 +153,7 @@ class WeightedPosterior(LogDensity):
 
 
 def _nearer(own: LogDensity, at: Mode, step: Array) -> Array:
-    """Climb from a mode towards the mode under different weights, as long as the density rises.
-
-    The steps are unit BFGS steps from the curvature at the first mode (Nocedal & Wright 2006, equation 6.17).
-    """
+    """Climb towards the mode under different weights by unit BFGS steps (Nocedal & Wright 2006, equation 6.17)."""
     theta, covariance = at.theta, np.linalg.inv(at.precision)
     value, gradient = own.gradient(theta)
     for _ in range(_STEPS):
@@ -188,14 +186,12 @@ def posterior_dataset(posterior: WeightedPosterior, theta: Array) -> xr.Dataset:
     return xr.Dataset(variables, coords=coords)
 
 
-def map_draws(draws: Array, *, mode: Array, covariance: Array, target_mean: Array, target_covariance: Array) -> Array:
+def map_draws(draws: Array, mode: Array, covariance: Array, target_mean: Array, target_covariance: Array) -> Array:
     """Move draws (sample, p) from a mode and covariance to a target: theta' = target_mean + R (theta - mode).
 
-    Skewness about the mode is kept. ValueError if `covariance` is not positive definite.
-
-    R is the optimal transport map between the two normals, in units of the draws' standard deviations. The result does
-    not depend on the order or the units of the parameters, and the map mixes parameters as little as possible. (Shaby
-    2014 and Williams and Savitsky 2021 leave the choice of the root open.)
+    R is the optimal transport map between the two normals, in units of the draws' standard deviations: the result does
+    not depend on the order or the units of the parameters, which are mixed as little as possible. (Shaby 2014 and
+    Williams and Savitsky 2021 leave the choice of the root open.)
     """
     diagonal = np.diag(covariance)
     if not (np.isfinite(diagonal).all() and (diagonal > 0).all()):

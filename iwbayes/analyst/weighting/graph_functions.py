@@ -30,8 +30,8 @@ _FEWEST_CALLS = 20
 # Size of a block, points x rows: intermediate values for all points would not fit in memory.
 _BLOCK = 2**17
 
-# Evaluate f(switch(c, a, b)) instead of both f(a) and f(b). A Bernoulli log density is log p or log (1 - p), by the
-# outcome. Without this, its gradients in 20,000 rows take 1.3 times as long, and its values 1.5 times.
+# Evaluate f(switch(c, a, b)) instead of both f(a) and f(b), as in a Bernoulli log density. Without this, its gradients
+# in 20,000 rows take 1.3 times as long, and its values 1.5 times.
 for _function in cast(Any, (pt.neg, pt.softplus)):
     _both: Any = (pt.switch, "c", (_function, "a"), (_function, "b"))
     _rewrite = PatternNodeRewriter(_both, (_function, (pt.switch, "c", "a", "b")))
@@ -57,9 +57,9 @@ def evaluate(variable: Variable) -> np.ndarray:
 class CompiledWhenUsed:
     """Function of a graph that is evaluated in Python at first, and compiled once it has been called often enough.
 
-    Compiling the derivatives of a model takes seconds to minutes; a few Newton steps in Python take less time if there
-    are few rows, or none, as in a prior. The graph is made numerically stable in both cases. A call loops over `n_rows`
-    rows; None compiles at the first call, as does a large `n_calls`, the number of calls that are certain to come.
+    Compiling derivatives takes seconds to minutes, and a few Newton steps in Python take less time if there are few
+    rows. The graph is made numerically stable in both cases. A call loops over `n_rows` rows; None compiles at the
+    first call, as does a large `n_calls`, the number of calls that are certain to come.
     """
 
     def __init__(self, inputs: list[Any], outputs: Any, *, n_rows: int | None, n_calls: int = 0) -> None:
@@ -83,8 +83,7 @@ class CompiledWhenUsed:
 class Batched:
     """Outputs of a graph at many values of `inputs` at once, along a first axis that inputs and outputs have.
 
-    `others` are inputs with one value for all. Values are computed in blocks: a value may loop over `n_rows` rows, see
-    `CompiledWhenUsed`.
+    `others` are inputs with one value for all. A value loops over `n_rows` rows, see `CompiledWhenUsed`.
     """
 
     def __init__(
@@ -101,10 +100,8 @@ class Batched:
         for block in row_blocks(len(values[0]), self._size):
             outputs, n = self._function(*(array[block] for array in values), *others), len(values[0][block])
             # outputs that depend on none of the inputs are the same for all values
-            alike = [np.ndim(one) == ndim for one, ndim in zip(outputs, self._ndims, strict=True)]
-            found.append(
-                [np.broadcast_to(a, (n, *np.shape(a))) if b else a for a, b in zip(outputs, alike, strict=True)]
-            )
+            each = zip(outputs, self._ndims, strict=True)
+            found.append([np.broadcast_to(a, (n, *a.shape)) if np.ndim(a) == ndim else a for a, ndim in each])
         return [np.concatenate(parts) for parts in zip(*found, strict=True)]
 
 
@@ -146,11 +143,7 @@ class SmoothFunction:
         return float(value), np.asarray(gradient)
 
     def derivatives(self, theta: Array, *others: Array) -> tuple[Array, Array]:
-        """Return the gradient (p,) and the Hessian (p, p).
-
-        The Hessian is computed column by column, because graphs of derivatives in many directions can take minutes to
-        build.
-        """
+        """Return the gradient (p,) and the Hessian (p, p), column by column: graphs of whole ones may take minutes."""
         columns = []
         for direction in np.eye(len(theta)):
             gradient, column = self.along(theta, *others, direction)
@@ -176,6 +169,4 @@ class DensityOp(Op):
         """Differentiate the log density."""
         return [cotangents[0] * outputs[1]]
 
-    def L_op(self, inputs: Any, outputs: Any, output_grads: Any) -> list[Any]:  # noqa: N802 - PyTensor's older name
-        """Differentiate the log density."""
-        return self.pullback(inputs, outputs, output_grads)
+    L_op: Any = pullback  # PyTensor's older name

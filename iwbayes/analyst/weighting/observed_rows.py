@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -24,10 +24,7 @@ from iwbayes.analyst.weighting.weighted_op import LENGTH, CheckWeights, Weighted
 
 
 def observed_variables(model: pm.Model) -> list[Any]:
-    """Return the observed variables of a model, without those that predictive sampling may have added.
-
-    ``sample_posterior_predictive`` of PyMC 5 appends deterministics to ``model.observed_RVs``.
-    """
+    """Return the observed variables of a model, without deterministics that predictive sampling of PyMC 5 appends."""
     return [rv for rv in dict.fromkeys(model.observed_RVs) if rv in model.rvs_to_values]
 
 
@@ -71,12 +68,12 @@ def observed_rows(model: pm.Model) -> list[ObservedRows]:
 def _rows_of(model: pm.Model, rv: Any) -> ObservedRows:
     """Return the rows of one observed variable."""
     value, is_tensor = cast(Any, model.rvs_to_values[rv]), isinstance(rv, pt.TensorVariable)
+    own = ObservedRows(rv.name, rv.name)
     if not is_tensor:
-        refusal = f"variables of type {rv.type} are not supported. Use a variable of pymc, not of pymc.dims."
-        return ObservedRows(rv.name, rv.name, refusal=refusal)
+        why = f"variables of type {rv.type} are not supported. Use a variable of pymc, not of pymc.dims."
+        return replace(own, refusal=why)
     if rv.type.ndim == 0:
-        refusal = "it is a scalar. Give it a row axis, for example shape=1 with one observed value."
-        return ObservedRows(rv.name, rv.name, refusal=refusal)
+        return replace(own, refusal="it is a scalar. Give it a row axis, for example shape=1 with one observed value.")
     name = rv.name.removesuffix("_observed")
     whole, missing = model.named_vars.get(name), model.named_vars.get(f"{name}_unobserved")
     imputed = name != rv.name and whole is not None and missing is not None and rv in ancestors([whole])
@@ -85,7 +82,7 @@ def _rows_of(model: pm.Model, rv: Any) -> ObservedRows:
             "its density joins observed and imputed values. Drop the incomplete rows, or impute them with a separate "
             "free variable."
         )
-        return ObservedRows(name if imputed else rv.name, rv.name, refusal=refusal)
+        return replace(own, name=name if imputed else rv.name, refusal=refusal)
     if imputed:
         marks = {rv: pt.ones_like(value), missing: pt.zeros_like(missing)}
         mask: Any = evaluate(graph_replace([whole], marks, strict=False)[0]) == 1
@@ -97,21 +94,21 @@ def _rows_of(model: pm.Model, rv: Any) -> ObservedRows:
     if isinstance(size, Constant) and size.data is None:
         size = None
     if size is None and not draws_rows(value):
-        return ObservedRows(rv.name, rv.name, int(evaluate(value.shape)[0]))
+        return replace(own, n_rows=int(evaluate(value.shape)[0]))
     node = minibatch_node(value)
     if node is None or any(draws_rows(table) for table in node.inputs):
         refusal = (
             "it is a minibatch (total_size or pm.Minibatch) whose rows cannot be traced to the table. Observe an "
             "output of one pm.Minibatch, or the whole table."
         )
-        return ObservedRows(rv.name, rv.name, refusal=refusal)
+        return replace(own, refusal=refusal)
     n_rows, refusal = int(evaluate(node.inputs[0].shape[0])), ""  # of the table that the minibatch draws from
     if size is not None and int(evaluate(size)) != n_rows:
         refusal = (
             f"its total_size is {int(evaluate(size))}, but pm.Minibatch draws from {n_rows} rows. Set total_size to "
             "the number of rows of the table, and pass the sum of the weights as total to reweight()."
         )
-    return ObservedRows(rv.name, rv.name, n_rows, minibatch=True, refusal=refusal)
+    return replace(own, n_rows=n_rows, minibatch=True, refusal=refusal)
 
 
 def draws_rows(value: Any) -> bool:
@@ -131,9 +128,8 @@ def minibatch_node(value: Any) -> Any | None:
 def batch_weights(fgraph: FunctionGraph, node: Any, weights: Any) -> Any:
     """Return the weights of the rows in a batch, shape (row in batch,), from a shared variable for all rows.
 
-    In the function graph, the ``pm.Minibatch`` node is replaced by one with the weights as an additional table, so that
-    predictors, response and weights use the same index. The weights must not be computed from other variables: PyMC
-    rewrites one of several copies of the node, and treats their random index as one only if all copies are equal.
+    The ``pm.Minibatch`` node is replaced by one with the weights as an additional table. They must not be computed from
+    other variables: PyMC treats the random index of several copies of the node as one only if all copies are equal.
     """
     if weights in node.inputs:  # another observed variable of the same batch
         return node.outputs[node.inputs.index(weights)]

@@ -1,8 +1,4 @@
-"""The rows of a release in a PyMC model: check that they are its rows in their order, and evaluate it on other rows.
-
-Weights belong to rows by position. The data in the graph of a model are compared with the columns of the release: a
-model holds a column if it holds a function of it.
-"""
+"""The rows of a release in a PyMC model: check that they are its rows in their order, and evaluate it on other rows."""
 
 from __future__ import annotations
 
@@ -20,7 +16,6 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
-from iwbayes.analyst.arguments import grows_with_rows
 from iwbayes.analyst.weighting.graph_functions import evaluate
 from iwbayes.analyst.weighting.observed_rows import ObservedRows, observed_rows, weighted_variables
 from iwbayes.evidence.formulas import quoted
@@ -35,8 +30,14 @@ _DEGREE = 3
 _ROUNDING = 1e-9
 
 
-def check_weighted_rows(model: pm.Model, release: Release) -> None:
-    """Raise a ValueError if a model's likelihood is not weighted, or has different rows from the release."""
+def check_weighted_rows(
+    model: pm.Model, release: Release, growing: str, shapes: Mapping[str, tuple[int, ...]] | None = None
+) -> None:
+    """Raise a ValueError unless a model has a weighted likelihood of the release's rows, and no variable per row.
+
+    `shapes` are those of its free variables; by default those of the initial point. `growing` is the end of the message
+    about one that grows with the rows: effects of single rows, or imputed values.
+    """
     weighted = {rv.name for rv in weighted_variables(model)}
     if not weighted:
         raise ValueError("the model has no weighted likelihood. Use reweight(model, release) and sample the result.")
@@ -48,35 +49,32 @@ def check_weighted_rows(model: pm.Model, release: Release) -> None:
                 "synthetic rows of this release, in their order."
             )
     check_rows(model, targets, release)
-
-
-def check_model(model: pm.Model, release: Release, shapes: Mapping[str, tuple[int, ...]] | None = None) -> None:
-    """Raise a ValueError unless a model can be calibrated, before anything is compiled.
-
-    `shapes` are those of its free variables; by default those of the initial point.
-    """
-    check_weighted_rows(model, release)
-    if model.discrete_value_vars:
-        names = ", ".join(sorted(var.name for var in model.discrete_value_vars))
-        raise ValueError(f"discrete variables ({names}) cannot be calibrated. Marginalise them out, or use pool().")
     if shapes is None:
         point = model.initial_point(0)
         shapes = {rv.name: np.shape(point[model.rvs_to_values[rv].name]) for rv in model.free_RVs}
     for name, shape in shapes.items():
-        if grows_with_rows(name, shape, len(release.synthetic)):
-            raise ValueError(
-                f"the free variable {name!r} ({int(np.prod(shape))} values) grows with the rows, so its posterior has "
-                "no normal limit that a sandwich covariance could describe. Marginalise row-level effects out, or "
-                "exclude rows with missing values by giving them weight zero."
-            )
+        size = int(np.prod(shape))
+        if name.endswith("_unobserved") or (n_rows > 1 and (n_rows in shape or size >= n_rows)):
+            raise ValueError(f"the free variable {name!r} ({size} values) grows with the rows{growing}")
+
+
+def check_model(model: pm.Model, release: Release, shapes: Mapping[str, tuple[int, ...]] | None = None) -> None:
+    """Raise a ValueError unless a model can be calibrated, before anything is compiled; see `check_weighted_rows`."""
+    if model.discrete_value_vars:
+        names = ", ".join(sorted(var.name for var in model.discrete_value_vars))
+        raise ValueError(f"discrete variables ({names}) cannot be calibrated. Marginalise them out, or use pool().")
+    growing = (
+        ", so its posterior has no normal limit that a sandwich covariance could describe. Marginalise row-level "
+        "effects out, or exclude rows with missing values by giving them weight zero."
+    )
+    check_weighted_rows(model, release, growing, shapes)
 
 
 def check_rows(model: pm.Model, targets: list[ObservedRows], release: Release) -> None:
     """Raise if a variable with the name of a column has different rows from the release, or a different order.
 
-    A variable with one number per row passes if it is a function of the column, cell by cell. For levels, any codes are
-    allowed; for numbers, values that rise or fall with them, such as their logarithm. Variables with other names or
-    lengths are ignored. The ValueError names the variable and the remedy.
+    A variable with one number per row passes if it is a function of the column, cell by cell: any codes for levels, and
+    values that rise or fall with numbers, such as their logarithm. Variables with other names or lengths are ignored.
     """
     observed, table = {rv.name: rv for rv in model.observed_RVs}, release.synthetic
     found: list[Any] = [
@@ -99,8 +97,7 @@ def check_rows(model: pm.Model, targets: list[ObservedRows], release: Release) -
 def formula_of(model: pm.Model, release: Release) -> str | None:
     """Return the regression ``"y ~ a + b"`` that a weighted model uses, in columns of the release; None if not found.
 
-    A column counts if the model contains it, as data or as a constant: the values of its cells, or values that rise or
-    fall with them. The formula says which statistics a release would have to measure for the model.
+    A column counts if the model contains it, or values that rise or fall with it, as data or as a constant.
     """
     weighted, table, found = weighted_variables(model), release.synthetic, list[str | None]()
     if len(weighted) != 1:

@@ -1,8 +1,4 @@
-"""Give the rows of a PyMC model's likelihood their importance weights, in a copy of the model's function graph.
-
-The result is an ordinary :class:`pymc.Model`; priors, potentials, imputed values, deterministics, coords and dims stay
-the same.
-"""
+"""Give the rows of a PyMC model's likelihood their importance weights, in a copy of the model's function graph."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
-from iwbayes.analyst.arguments import check_numbers, check_total
+from iwbayes.analyst.arguments import check_total
 from iwbayes.analyst.arviz_compat import ArvizObject, has_group, with_groups
 from iwbayes.analyst.weighting.graph_functions import evaluate
 from iwbayes.analyst.weighting.observed_rows import (
@@ -63,41 +59,35 @@ def reweight(
         Any model with observed variables that have one density per row, with the rows on their first axis.
     weights : Release, Weights, ndarray of shape (row,), or dict of these by the name of an observed variable
         For a release, its weights are used, with ``release.n_private`` as default of `total`. Variables that have the
-        name of a column must then contain the rows of that column, in their order. Other weights must be finite and
-        not negative, one per row by position (of the whole table, for batches of ``pm.Minibatch``); a pandas index is
-        ignored. One vector is shared by all observed variables, which must then have the same number of rows.
-        Variables that a dict leaves out keep weight one.
+        name of a column must then contain the rows of that column, in their order. Other weights are one per row by
+        position (of the whole table, for batches of ``pm.Minibatch``); a pandas index is ignored. One vector is shared
+        by all observed variables. Variables that a dict leaves out keep weight one.
     total : float, optional
-        Sum to which the weights are scaled, usually ``release.n_private``. By default weights are used unchanged.
-        :class:`~iwbayes.Weights` have mean one, so they sum to the number of synthetic rows, and the posterior is
-        narrower than from the private data if there are more synthetic rows.
+        Sum to which the weights are scaled, usually ``release.n_private``. By default weights are used unchanged;
+        :class:`~iwbayes.Weights` sum to the number of synthetic rows.
     allow_zero : bool, optional
-        Whether rows of weight zero are excluded from the log density and its gradient even if their own density is
-        zero. This guard is slower. By default it is on if one of these weights is zero. Use True if you will set zeros
-        later, and False to reject zeros now.
+        Whether rows of weight zero are excluded from the log density even if their own density is zero. This guard is
+        slower. By default it is on if one of these weights is zero. Use True if you will set zeros later, and False to
+        reject zeros now.
 
     Returns
     -------
     pymc.Model
         The weighted model. Its weights are a ``pm.Data`` named ``likelihood_weights``
         (``likelihood_weights_<variable>`` for a dict), with the first dimension of their observed variable.
-        ``pm.set_data`` replaces them without a new compilation; `total` then applies to the new weights.
-
-        Each evaluation raises a ValueError if the weights are not one per row of the current data, or if one is
-        negative, infinite, NaN, or zero without the guard. (JAX has no errors and skips these checks. With a `total`,
-        negative weights, and zeros without the guard, then give NaN.)
+        ``pm.set_data`` replaces them without a new compilation; `total` then applies to the new weights. Each
+        evaluation raises a ValueError if the weights are not one per row of the current data, or if one is negative,
+        infinite, NaN, or zero without the guard. (JAX has no errors and skips these checks.)
 
     Raises
     ------
     ValueError
         If the rows are not those of the release; if the model is nested in another one, is weighted already or has no
-        observed variable, or one without a density per row, such as a scalar or a random walk over all rows; if weights
-        have the wrong length, are negative, infinite, NaN, masked, all zero, or zero with ``allow_zero=False``; if
-        `total` is not positive and finite; if missing cells leave a row without a density.
-    TypeError
-        If weights or `total` are not numbers, or `allow_zero` is not a bool.
-    KeyError
-        If a key of the dict is not an observed variable.
+        observed variable, or one without a density per row, such as a random walk over all rows; if weights have the
+        wrong length, are negative, infinite, NaN, masked, all zero, or zero with ``allow_zero=False``; if `total` is
+        not positive and finite; if missing cells leave a row without a density.
+    TypeError, KeyError
+        If an argument has the wrong type, or if a key of the dict is not an observed variable.
 
     Warns
     -----
@@ -106,18 +96,19 @@ def reweight(
 
     Notes
     -----
-    Integer weights give the density of the table in which each row is repeated that often. Weight zero excludes a row;
-    its predictors must still be finite and its parameters valid. Missing rows of an imputed variable keep weight one.
-    A minibatch keeps its scaling by ``total_size``: the mean of its log likelihood over all batches is the weighted log
-    likelihood of the table. ``pm.compute_log_likelihood`` of a weighted model gives weighted terms. A numerical check,
-    at the observed values and at others, ensures that each term of a density depends on its own row only.
+    The predictors of a row of weight zero must still be finite and its parameters valid. Missing rows of an imputed
+    variable keep weight one. A minibatch keeps its scaling by ``total_size``: the mean of its log likelihood over all
+    batches is the weighted log likelihood of the table. ``pm.compute_log_likelihood`` of a weighted model gives
+    weighted terms. A numerical check, at the observed values and at others, ensures that each term of a density depends
+    on its own row only.
 
-    The density is the weighted likelihood of Ghalebikesabi et al. (UAI 2022), a general Bayesian update in the sense of
-    Bissiri et al. (JRSS-B, 2016).
+    The density is the weighted likelihood of Ghalebikesabi et al. (UAI 2022), a general Bayesian update (Bissiri et
+    al., JRSS-B 2016).
 
     Examples
     --------
-    Weights of two rows, scaled to a total of 10:
+    Weights of two rows, scaled to a total of 10. ``reweight(model, release)`` uses the weights of a release, and the
+    number of its private rows.
 
     >>> import numpy as np
     >>> import pymc as pm
@@ -129,8 +120,6 @@ def reweight(
     >>> plain, tilted = (one.point_logps({"mu": 0.5}, round_vals=4)["y"] for one in (model, weighted))
     >>> round(float(tilted / plain), 2)  # both rows have the same density at 0.5: 10 rows instead of 2
     5.0
-
-    With a release, ``reweight(model, release)`` uses its weights and the number of its private rows.
     """
     check_total(total)
     if model.parent is not None:
@@ -173,10 +162,7 @@ def reweight(
 
 
 def unweight(model: pm.Model, keep: np.ndarray | None = None) -> pm.Model:
-    """Return a copy of a weighted model without weights in its densities; data variables stay.
-
-    The log density is zero in the rows that `keep` (row,) excludes, and is not evaluated there.
-    """
+    """Return a copy of a model without weights in its densities, which are zero in rows not in `keep` (row,)."""
 
     def strip(fgraph: FunctionGraph, name: str, rv: Any, value: Any) -> Any:
         if not isinstance(rv.owner.op, WeightedRandomVariable):
@@ -192,9 +178,8 @@ def transform_model(
 ) -> pm.Model:
     """Copy a model and replace its observed variables, or those of another `kind`, by those that `edit` returns.
 
-    `edit` takes the copy's function graph, and the name, random variable and value of a variable in it. PyMC's function
-    graph rejects initial values, changes the order of variables and drops the model's name and ``check_bounds``. The
-    copy restores all of them.
+    `edit` takes the copy's function graph, and the name, random variable and value of a variable in it. The copy
+    restores what PyMC's function graph changes or drops.
     """
     # fgraph_from_model only reads attributes, so a shadow of the model without initial values is enough
     shadow = object.__new__(type(model))
@@ -203,8 +188,7 @@ def transform_model(
     fgraph, _ = fgraph_from_model(shadow)
     for node in fgraph.toposort():
         if isinstance(node.op, kind):
-            rv, value = node.inputs[:2]
-            new = edit(fgraph, node.outputs[0].name, rv, value)
+            new = edit(fgraph, node.outputs[0].name, *node.inputs[:2])
             if new is not node.inputs[0]:
                 fgraph.change_node_input(node, 0, new, import_missing=True)
     copy = model_from_fgraph(fgraph, mutate_fgraph=True)
@@ -251,9 +235,8 @@ def log_likelihood(idata: ArvizObject, weighted: pm.Model, *, progressbar: bool 
     Returns
     -------
     arviz.InferenceData or xarray.DataTree
-        A new object with two more groups: ``log_likelihood``, log f(y_i | theta), which ArviZ's ``loo`` and
-        :func:`~iwbayes.loo` use, and ``log_likelihood_weighted``, w_i log f(y_i | theta). Each takes 8 bytes per draw
-        and row.
+        A new object with two more groups of 8 bytes per draw and row: ``log_likelihood``, log f(y_i | theta), which
+        :func:`~iwbayes.loo` uses, and ``log_likelihood_weighted``, w_i log f(y_i | theta).
 
     Raises
     ------
@@ -269,8 +252,8 @@ def log_likelihood(idata: ArvizObject, weighted: pm.Model, *, progressbar: bool 
     ...     mu = pm.Normal("mu")
     ...     y = pm.Normal("y", mu, observed=[0.0, 1.0])
     >>> weighted = reweight(model, np.array([1.0, 3.0]), total=10)
-    >>> settings = {"draws": 20, "tune": 20, "chains": 1, "progressbar": False, "compute_convergence_checks": False}
-    >>> idata = log_likelihood(pm.sample(model=weighted, random_seed=1, **settings), weighted)
+    >>> idata = pm.sample(20, tune=20, chains=1, model=weighted, progressbar=False, compute_convergence_checks=False)
+    >>> idata = log_likelihood(idata, weighted)
     >>> ratio = idata["log_likelihood_weighted"]["y"] / idata["log_likelihood"]["y"]
     >>> ratio.mean(("chain", "draw")).values.round(2).tolist()
     [2.5, 7.5]
@@ -288,9 +271,7 @@ def log_likelihood(idata: ArvizObject, weighted: pm.Model, *, progressbar: bool 
 
 def _warn_of_potentials(model: pm.Model, targets: list[ObservedRows]) -> None:
     """Warn of potentials with one term per row, which the user may expect to be weighted as a likelihood."""
-    for potential in model.potentials:
-        if not potential.type.ndim:
-            continue
+    for potential in filter(lambda own: own.type.ndim, model.potentials):
         n_terms = potential.type.shape[0] or int(evaluate(potential.shape)[0])
         alike = [target.name for target in targets if target.n_rows == n_terms]
         if alike:
@@ -369,7 +350,12 @@ def _vector(weights: Any, target: ObservedRows) -> np.ndarray:
             f"the weights for {target.name!r} must have shape ({target.n_rows},), one per row; got shape "
             f"{vector.shape}. If observed variables have different numbers of rows, pass a dict by name."
         )
-    check_numbers(vector, f"the weights for {target.name!r}")
+    for wrong, what in ((np.isnan(vector), "NaN"), (np.isinf(vector), "infinite"), (vector < 0, "negative")):
+        if wrong.any():
+            raise ValueError(
+                f"the weights for {target.name!r} must be finite and not negative; {int(wrong.sum())} of {vector.size} "
+                f"are {what}."
+            )
     if not vector.any():
         raise ValueError(f"the weights for {target.name!r} are all zero. At least one must be positive.")
     return vector

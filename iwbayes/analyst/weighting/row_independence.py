@@ -37,8 +37,8 @@ _MISSING_CELLS = (
 def row_refusal(model: pm.Model, rv: Any) -> str:
     """Return why the log density of an observed variable is not one independent term per row; empty if it is.
 
-    The terms are evaluated at the observed values, and at values that differ in some rows. A term may change only if
-    its own row does. The check is numerical, because custom densities can be arbitrary graphs.
+    The check is numerical, because custom densities can be arbitrary graphs: if values change in some rows, the terms
+    of the others may not.
     """
     inner = rv.owner.inputs[0].owner.op if isinstance(rv.owner.op, MinibatchRandomVariable) else rv.owner.op
     if isinstance(inner, SimulatorRV):
@@ -74,8 +74,7 @@ def _holds_missing_cells(var: Any) -> bool:
 def _dependence(model: pm.Model, terms: Any, values: list[Any], observed: list[np.ndarray], advice: str) -> str:
     """Compare the terms of a log density at the observed values with those after changing one half, then the other.
 
-    `values` are the value variables in the terms: first that of the variable, then those of the variables changed with
-    it. `advice` concerns missing cells in the data; empty if there are none.
+    `values` are the value variables in the terms. `advice` concerns missing cells in the data; empty if there are none.
     """
     n_rows, inputs, variants = len(observed[0]), [*values], [terms]
     for _ in range(2):
@@ -108,8 +107,7 @@ def _dependence(model: pm.Model, terms: Any, values: list[Any], observed: list[n
 def _evaluated(model: pm.Model, function: Any, observed: list[np.ndarray], half: np.ndarray) -> list[np.ndarray]:
     """Return the terms at the observed values and at the two sets of changed values.
 
-    Values close to the observed ones are tried first, then observed values in a different order. Permuted values may
-    change few rows, but some densities accept only values that satisfy a constraint.
+    Values close to the observed ones are tried first, then permuted ones: fewer change, but they satisfy constraints.
     """
     rng = np.random.default_rng(1)  # the verdict on a model must not change from call to call
     error: Exception = ValueError("it is not finite")
@@ -134,8 +132,7 @@ def _evaluated(model: pm.Model, function: Any, observed: list[np.ndarray], half:
 def _points(model: pm.Model, rng: np.random.Generator) -> Iterator[tuple[dict[str, np.ndarray], bool]]:
     """Yield unconstrained values of the free variables, and whether they are the last ones.
 
-    Random points come first, because a dependence may vanish at the initial point (a correlation of zero). But they may
-    lie outside a bound that the model does not transform.
+    Random points come first, because a dependence may vanish at the initial point (a correlation of zero).
     """
     types = {var.name: var.type for var in model.value_vars}
     if all(kind.dtype.startswith("float") and None not in kind.shape for kind in types.values()):

@@ -1,8 +1,7 @@
 """Weights in the graph of a model: the identity Op that applies them to an observed variable, and their checks.
 
-The Op works like PyMC's own minibatch wrapper (``pymc.variational.minibatch_rv``): the node remains a random variable,
-so predictive sampling, log likelihoods, clones and all samplers keep working. Only its log density differs from that of
-the wrapped variable.
+As with PyMC's own minibatch wrapper (``pymc.variational.minibatch_rv``), the node remains a random variable, so
+predictive sampling, log likelihoods, clones and all samplers keep working.
 """
 
 from __future__ import annotations
@@ -41,8 +40,7 @@ LENGTH = "there must be one likelihood weight per row. Set data and weights of e
 class CheckWeights(CheckAndRaise):
     """Return weights unchanged, or raise a ValueError with this message if a condition does not hold.
 
-    PyMC drops its own parameter checks from models with ``check_bounds=False``, but not this one. Backends without
-    errors (JAX) skip it.
+    Models with ``check_bounds=False`` keep it; backends without errors (JAX) skip it.
     """
 
     def __init__(self, msg: str):
@@ -60,7 +58,7 @@ def checked_values(weights: Any, guard: bool, *, part: Any | None = None, total:
     """Return weights (row,) that raise a ValueError at evaluation if they are not allowed; `guard` allows zeros.
 
     They are scaled so that the sum over all rows is `total`. `part` are the weights of some of the rows, which are
-    returned instead of all. The checks take one pass: the sum is NaN if a weight is not allowed.
+    returned instead of all.
     """
     found = pt.sum(pt.switch((weights >= 0) if guard else (weights > 0), weights, np.nan))
     # a NaN fails either comparison
@@ -78,12 +76,10 @@ class WeightedRandomVariable(MeasurableOp, Op):
     """Random variable whose log density is ``weights`` times that of the variable it wraps.
 
     `guard` says whether rows of weight zero are excluded from the log density and its gradient even if their own
-    density is zero. It costs a second pass over the rows and prevents constant folding of data, so it is used only if a
-    weight is zero or may become zero.
+    density is zero. It costs a second pass over the rows and prevents constant folding of data.
 
-    Inputs are the variable, with its rows on the first axis, and the weights, shape (row,). Draws are not changed, so
-    the Op is removed when a function is compiled, but only at the ``specialize`` stage. PyMC applies ``canonicalize``
-    rewrites while it derives densities, and a removal there would silently lose the weights.
+    Draws are not changed, so the Op is removed when a function is compiled, but only at the ``specialize`` stage: PyMC
+    applies ``canonicalize`` rewrites while it derives densities, and a removal there would silently lose the weights.
     """
 
     __props__ = ("guard",)
@@ -150,8 +146,7 @@ def _safe_value(rv: Any, value: Any, weights: Any) -> Any:
 
     It is the support point of the row's distribution; for a mixture, of its first component, because that of the whole
     may lie between components. Custom densities and distributions without a support point get the value of the row with
-    the largest weight. The graph does not check that the density there is positive: the comparison would have a
-    gradient of zero, and zero times infinity is the NaN that must be avoided.
+    the largest weight. The graph cannot check the density there: zero times infinity is the NaN that must be avoided.
     """
     largest = value[pt.argmax(weights)][None]
     if isinstance(rv.owner.op, CustomDistRV):

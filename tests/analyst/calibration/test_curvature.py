@@ -181,7 +181,7 @@ def test_curvatures_of_a_pymc_model_are_those_of_the_same_regression():
     with pm.Model() as model:
         slope, sigma = pm.Normal("slope", 0, 1), pm.HalfNormal("sigma", 1)
         pm.Normal("y", slope * z, sigma, observed=x)
-    posterior = ModelPosterior(model)
+    posterior = ModelPosterior(iw.reweight(model, np.ones(300)))
     theta, directions = posterior.mode().theta, np.array([[0.7, 0.0], [0.0, 0.7]])
     sd = np.exp(theta[1])
     expected = 0.49 * np.column_stack([z**2 / sd**2, 2 * (x - theta[0] * z) ** 2 / sd**2])

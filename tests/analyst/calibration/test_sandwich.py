@@ -67,7 +67,7 @@ def test_formulas_as_printed(rows, tau):
     assert_allclose(normal.covariance, covariance, rtol=1e-7)
     assert_allclose(normal.measures["kappa"], kappa, rtol=1e-9)
     assert_allclose(normal.facts["kappa0"], kappa0, rtol=1e-9)
-    assert normal.facts["cut_directions"] == 0 and normal.prior_directions == 0
+    assert normal.facts["cut_directions"] == 0 and normal.facts["prior_directions"] == 0
 
 
 def test_row_sandwich(rows):
@@ -263,7 +263,7 @@ def test_hyperparameters_follow_the_prior():
     normal = calibrate_normal(terms, prior=normal_prior(np.zeros(2), precision), n_private=40)
     variance = y.var() / 50
     expected = np.linalg.inv(np.diag([1 / variance, 0.0]) + precision)
-    assert normal.prior_directions == 1
+    assert normal.facts["prior_directions"] == 1
     assert_allclose(normal.covariance, expected, rtol=1e-8)
     assert_allclose(normal.mean, expected @ [y.mean() / variance, 0.0], rtol=1e-8)
 
@@ -333,7 +333,7 @@ def test_collinear_terms_with_a_proper_prior_keep_the_prior_between_them(rows):
     j = one.curvature[1, 1]
     twin = LikelihoodTerms(np.zeros(2), score, np.full((2, 2), j), one.shares)
     normal = calibrate_normal(twin, prior=normal_prior(np.zeros(2), np.eye(2)), n_private=150)
-    assert normal.prior_directions == 1
+    assert normal.facts["prior_directions"] == 1
     assert_allclose(np.array([1, -1]) @ normal.covariance @ np.array([1, -1]), 2.0, rtol=1e-6)
 
 

@@ -12,7 +12,7 @@ from factories import make_statement, release_of, reweighted, synthetic_table
 from posterior_tools import formula_record, normal_of
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.calibration.measure import above, below
+from iwbayes.analyst.calibration.measure import against
 from iwbayes.analyst.calibration.measures import MEASURES
 from iwbayes.analyst.criticism.diagnose import diagnose
 from iwbayes.analyst.fit_record import weights_digest
@@ -190,11 +190,11 @@ def test_draws_far_from_the_mode_are_of_another_model():
 
 
 def test_limits_are_strict_and_reasons_say_the_numbers():
-    assert below("k", 0.7, 0.7, "do this.").verdict == "fail"
-    assert above("e", 0.35, 0.35, "do this.").verdict == "fail"
-    assert above("e", np.inf, 0.35, "do this.").verdict == "ok"
-    assert below("k", 0.83, 0.7, "do this.").reason() == "k 0.83 >= 0.7: do this."
-    assert above("e", 0.2, 0.35, "do this.").reason() == "e 0.2 <= 0.35: do this."
+    assert against("k", 0.7, "<", 0.7, "do this.").verdict == "fail"
+    assert against("e", 0.35, ">", 0.35, "do this.").verdict == "fail"
+    assert against("e", np.inf, ">", 0.35, "do this.").verdict == "ok"
+    assert against("k", 0.83, "<", 0.7, "do this.").reason() == "k 0.83 >= 0.7: do this."
+    assert against("e", 0.2, ">", 0.35, "do this.").reason() == "e 0.2 <= 0.35: do this."
 
 
 def recorded(idata, **attrs):

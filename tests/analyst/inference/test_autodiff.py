@@ -161,8 +161,10 @@ def test_hierarchical_model_against_finite_differences(deep):
     value, slope = terms.gradient(theta)
     np.testing.assert_allclose(value, terms.log_density(theta), rtol=1e-12)
     np.testing.assert_allclose(slope, differences(terms.log_density, theta), atol=1e-6)
-    np.testing.assert_allclose(terms.prior_gradient(theta)[1], gradient, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(terms.prior_gradient(theta)[0], terms.log_priors(theta[None])[0], rtol=1e-12)
+    np.testing.assert_allclose(terms.graphs.prior.gradient(theta)[1], gradient, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(
+        terms.graphs.prior.gradient(theta)[0], terms.graphs.prior.values(theta[None])[0], rtol=1e-12
+    )
 
     def prior(t):
         return terms.log_density(t) - terms.weights @ row_log_likelihood(terms, t)

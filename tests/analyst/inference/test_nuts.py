@@ -9,8 +9,9 @@ from factories import make_release
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
+from iwbayes.analyst.arguments import check_sampling
 from iwbayes.analyst.inference import nuts
-from iwbayes.analyst.inference.nuts import SamplingSettings, WhitenedNuts, check_sampler, sample_model
+from iwbayes.analyst.inference.nuts import SamplingSettings, WhitenedNuts, sample_model
 from iwbayes.analyst.inference.weighted_posterior import LogDensity
 
 QUIET = {"cores": 1, "quiet": True, "compute_convergence_checks": False}
@@ -98,7 +99,7 @@ def test_a_model_that_pymc_samples_is_ended_too():
 @pytest.mark.parametrize("seconds", [0, -1.0, "60", True, float("nan")])
 def test_a_wrong_time_is_refused(seconds):
     with pytest.raises(ValueError, match="max_seconds must be a positive number"):
-        check_sampler({"max_seconds": seconds})
+        check_sampling("nuts", {"max_seconds": seconds})
 
 
 def test_fit_keeps_what_an_interrupted_run_has():

@@ -104,8 +104,8 @@ def test_nuts_and_importance_sampling_agree(release):
     draws = {}
     for method in ("laplace", "nuts"):
         settings = SamplingSettings(2, 500, method, {"cores": 1, "compute_convergence_checks": False})
-        [component] = draw_components(located, settings, 500, np.random.default_rng(2))
-        draws[method] = component.draws.theta.reshape(-1, 2)
+        [drawn] = draw_components(located, settings, 500, np.random.default_rng(2))
+        draws[method] = drawn.theta.reshape(-1, 2)
     error = draws["laplace"].std(axis=0) * np.sqrt(1 / 500 + 1 / 250)  # effective sizes of at least so much
     assert np.all(np.abs(draws["laplace"].mean(axis=0) - draws["nuts"].mean(axis=0)) < 5 * error)
     assert np.all(np.abs(draws["laplace"].std(axis=0) / draws["nuts"].std(axis=0) - 1) < 5 / np.sqrt(2 * 170))

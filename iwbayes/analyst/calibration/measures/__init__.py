@@ -1,7 +1,6 @@
 """Measures of estimates, one in each file: what it is, how it is computed, and its limit for each source of intervals.
 
-Records, verdicts, diagnostics, reports, warnings and the table of the documentation are made from `MEASURES`. To add a
-measure, add a file with a `Measure` named MEASURE.
+To add a measure, add a file with a `Measure` named MEASURE.
 """
 
 from importlib import import_module

@@ -25,16 +25,12 @@ _CUT = 1e-6
 #: Products of columns that the release did not measure count if they explain at least this share of a curvature's
 #: variance. A smaller share is found by chance.
 _LEAST_SHARE = 0.1
-#: Most rows, chosen at random; most directions per parameter, and most pairs if parameters are many.
-_MOST_ROWS, _MOST_OTHERS, _MOST_PAIRS = 10_000, 8, 200
-#: Most unmeasured products that are looked at.
-_MOST_PRODUCTS = 300
+#: Most rows, chosen at random; directions per parameter; pairs, if parameters are many; and unmeasured products.
+_MOST_ROWS, _MOST_OTHERS, _MOST_PAIRS, _MOST_PRODUCTS = 10_000, 8, 200, 300
 
 
 def curvature_error(at: Estimates) -> Array | None:
-    """Return the relative error of the length of each estimate's interval that is due to the curvature, shape (q,).
-
-    None without a tilt or second derivatives.
+    """Return the relative error (q,) of the length of each interval; None without a tilt or second derivatives.
 
     Theory: docs/theory.md#the-error-of-the-curvature.
     """
@@ -62,9 +58,8 @@ def error_variances(
     """Return the variance (q,) of the error of weighted means of numbers of some rows of the tilt, `values` (row, q).
 
     It is that of the noise in the released means of all measured features, at most as large as a density can differ,
-    that of the sampling of the private rows, and `misfit` times what the features leave. What unmeasured products of
-    columns explain of that counts in full. The part of the values that is linear in the scores (row, p) has no error,
-    because the mean score at a mode is zero.
+    that of the sampling of the private rows, and `misfit` times what the features leave; what unmeasured products of
+    columns explain of that counts in full. The part that is linear in the scores (row, p) has no error at a mode.
     """
     rest = values - shares @ values
     rest = rest - _fitted(scores - shares @ scores, rest, shares)
@@ -91,7 +86,7 @@ def error_variances(
 
 
 def _unmeasured_products(tilt: ReleasedTilt, rows: Rows) -> Array:
-    """Return the squares and products of columns that the release did not measure, (row, k); some, if they are many.
+    """Return the squares and products of columns that were not measured, (row, k); some, if they are many.
 
     After several stages, these are products of the columns that the models read; otherwise, of all columns.
     """
@@ -118,8 +113,8 @@ def _unmeasured_products(tilt: ReleasedTilt, rows: Rows) -> Array:
 def _explained(products: Array, own: Array, rest: Array, shares: Array) -> Array:
     """Return the share (q,) of the variance of residuals `rest` (row, q) that products (row, k) explain.
 
-    `own` (row, l) are the measured features, on which the products are regressed first. As many random
-    numbers would explain a share too, which is subtracted. Small shares count as zero.
+    They are regressed on the measured features `own` (row, l) first. The share that as many random numbers would
+    explain is subtracted, and small shares count as zero.
     """
     products = products - shares @ products
     before = shares @ products**2

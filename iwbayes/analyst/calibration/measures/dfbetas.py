@@ -18,8 +18,7 @@ def dfbetas(at: Estimates) -> Array:
     """Return ``max_i |p_i J^-1 r_i| / sd``: the largest shift of each estimate by a single row, shape (q,).
 
     This is the largest DFBETAS of Belsley, Kuh & Welsch (1980), with the residual r of a score on the tilt's features,
-    because the tilt follows the sampled rows. In contrast to k-hat, it measures the effect of the weights on an
-    estimate. The squares sum over the rows to the share of the variance that they contribute.
+    because the tilt follows the sampled rows.
 
     Theory: docs/theory.md#pareto-k-and-effective-sample-sizes.
     """

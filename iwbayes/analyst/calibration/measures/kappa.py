@@ -7,11 +7,9 @@ import numpy as np
 from iwbayes.analyst.calibration.measure import NO_PULL, Influences, Measure
 from iwbayes.utils.arrays import Array
 
-#: The formulas follow the weight noise to second order. Beyond this limit, 90 % intervals covered 80 to 87 % in the
-#: linear and Poisson regressions of the development studies, and up to 97 % in multinomial regressions. It applies to
-#: each parameter, in the directions that its score uses. The overall kappa0 sums over all directions of the features:
-#: structural zeros (exclusive categories) make it huge although the intervals cover. No study has established a
-#: different limit for pools.
+#: Beyond this limit, 90 % intervals covered 80 to 87 % in the linear and Poisson regressions of the development studies
+#: and up to 97 % in multinomial ones. It applies in the directions that the score of a parameter uses. (The overall
+#: kappa0 is huge with structural zeros although intervals cover.) No study has established a different limit for pools.
 LIMIT = 0.12
 
 

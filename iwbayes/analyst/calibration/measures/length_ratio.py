@@ -9,12 +9,8 @@ from iwbayes.utils.arrays import Array
 
 
 def length_ratio(at: Estimates) -> Array | None:
-    """Return the values (q,); None without rehearsals.
-
-    Theory: docs/theory.md#rehearsals.
-    """
-    of = at.replayed
-    if of is None:
+    """Return the values (q,); None without rehearsals. Theory: docs/theory.md#rehearsals."""
+    if (of := at.replayed) is None:
         return None
     whole = of.variance + of.unrehearsed
     return np.sqrt(np.divide(whole, of.formula, out=np.full_like(whole, np.nan), where=of.formula > 0))

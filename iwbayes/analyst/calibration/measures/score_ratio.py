@@ -22,7 +22,7 @@ def score_ratio(at: Estimates) -> Array | None:
     if at.tilt is None:
         return None
     behind = rows_behind(at.scores @ at.bread, at.shares, at.n_private)
-    return np.where(behind >= OF_FORMULA.limit(at.n_private), 1.0, np.nan)
+    return np.where(behind >= min(OF_FORMULA.rows, OF_FORMULA.share * at.n_private), 1.0, np.nan)
 
 
 MEASURE = Measure(

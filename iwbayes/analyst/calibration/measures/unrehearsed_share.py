@@ -10,8 +10,7 @@ from iwbayes.utils.arrays import Array
 
 def unrehearsed_share(at: Estimates) -> Array | None:
     """Return the values (q,); None without rehearsals."""
-    of = at.replayed
-    if of is None:
+    if (of := at.replayed) is None:
         return None
     whole = of.variance + of.unrehearsed
     return np.divide(of.unrehearsed, whole, out=np.full_like(whole, np.nan), where=whole > 0)

@@ -15,9 +15,8 @@ LIMIT = 0.1
 def variation(at: Estimates) -> Array:
     """Return the diagonal of ``A J^-1 I J^-1 A'`` over that of ``A J^-1 A'`` for the gradient A, shape (q,).
 
-    It is the variance of the scores over the variance that J implies. It is near zero if the likelihood itself has no
-    mode and only the prior keeps the estimate finite: all rows of a level have the same outcome (separation), or an
-    outcome does not occur. Scores then hardly vary, and the sandwich treats an unknown parameter as known.
+    It is the variance of the scores over the variance that J implies: near zero if the likelihood itself has no mode,
+    because all rows of a level have the same outcome (separation), or an outcome does not occur.
 
     Theory: docs/theory.md#pareto-k-and-effective-sample-sizes.
     """
