@@ -10,7 +10,7 @@ import xarray as xr
 from iwbayes.analyst.calibration.measure import Influences
 from iwbayes.analyst.calibration.measures import MEASURES
 from iwbayes.analyst.calibration.record import verdict_attributes
-from iwbayes.analyst.calibration.verdict import SOURCES, Judgement, judge, with_verdict
+from iwbayes.analyst.calibration.verdict import Judgement, judge, source, with_verdict
 from iwbayes.utils.arrays import Array
 
 #: A parameter concerns a quantity if it explains more than this share of its variance (their correlation squared).
@@ -50,7 +50,7 @@ def derived_record(
         worst = np.array([measure.worst_of(of_parameters[own]) for own in concerns])
         own = worst if measures is None else measures.get(name, worst)
         columns[name] = np.where(np.isnan(own), worst, own)
-    judgement = judge(names, columns, SOURCES[of_fit.attrs["method"]])
+    judgement = judge(names, columns, source(of_fit.attrs["method"]))
     if said := of_fit.attrs["reasons_of_fit"]:
         of_all = said.split("\n")
         judgement = Judgement(np.zeros(len(names), dtype=bool), [*of_all, *judgement.reasons], of_all)

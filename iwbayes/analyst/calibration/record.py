@@ -13,7 +13,7 @@ import xarray as xr
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.measure import Check, Judged
 from iwbayes.analyst.calibration.measures import MEASURES
-from iwbayes.analyst.calibration.verdict import SOURCES, Judgement, judge, with_verdict
+from iwbayes.analyst.calibration.verdict import Judgement, judge, source, with_verdict
 from iwbayes.utils.arrays import Array
 from iwbayes.utils.display import wrapped
 from iwbayes.utils.warnings import CalibrationWarning
@@ -80,7 +80,7 @@ def calibration_record(
     worst = {measure.worst_name: measure.worst_of(judged.measures[name]) for name, measure in MEASURES.items()}
     attrs = {"method": method, "weight_draws": 1, "nonquadraticity": np.nan} | worst | judged.facts | facts
     verdict = (
-        judge(names, judged.measures, SOURCES[method], of_all, unmeasured=unmeasured, informed=judged.informed,
+        judge(names, judged.measures, source(method), of_all, unmeasured=unmeasured, informed=judged.informed,
               linked=judged.linked)
         if outside is None
         else Judgement(np.zeros(len(names), dtype=bool), [outside], [outside])

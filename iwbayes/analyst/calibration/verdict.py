@@ -49,9 +49,6 @@ ROWS_PER_FEATURE = 4.0
 #: Number of parameters that a reason names.
 _NAMED = 3
 
-#: Source of intervals, by the method that their record names.
-SOURCES: dict[str, How] = {"tilt": "formula", "row sandwich": "formula", "rehearsals": "rehearsals", "pool": "pool"}
-
 #: Sign, limit and advice of checks of a whole fit, by name.
 _OF_FIT = {
     "failed_refits": (
@@ -94,6 +91,11 @@ _NO_MEASUREMENT = (
 #: Of a pool without a mode or scores, and of rehearsals without a tilt.
 UNKNOWN_EXPLAINED = Check("explained", "unknown", "", "fail", _NO_SCORES)
 NOTHING_MEASURED = Check("measured", "nothing", "", "fail", _NO_MEASUREMENT)
+
+
+def source(method: str) -> How:
+    """Return the source of intervals by the method that their record names, which may come from a stranger's file."""
+    return "rehearsals" if method == "rehearsals" else "pool" if method == "pool" else "formula"
 
 
 class Judgement(NamedTuple):

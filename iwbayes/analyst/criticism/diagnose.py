@@ -13,7 +13,7 @@ from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.arguments import check_release
 from iwbayes.analyst.calibration.measure import Check, against
 from iwbayes.analyst.calibration.measures import MEASURES
-from iwbayes.analyst.calibration.verdict import SOURCES, check_of_fit, tail_checks, weight_checks, weight_facts
+from iwbayes.analyst.calibration.verdict import check_of_fit, source, tail_checks, weight_checks, weight_facts
 from iwbayes.analyst.criticism.diagnostics_table import COLUMNS, NAN, Diagnostics
 from iwbayes.analyst.fit_record import weights_digest
 from iwbayes.analyst.inference.nuts import DRAWS_PER_CHAIN, RHAT_FAILURE, RHAT_LIMIT
@@ -151,7 +151,7 @@ def _calibration(record: xr.Dataset | None, *, of_another: bool) -> list[Check]:
     overall = (
         "Not judged, because structural zeros raise it without harm to the intervals. See kappa for each parameter."
     )
-    how = SOURCES[attrs["method"]]
+    how = source(attrs["method"])
     checks = [Check("calibration", value, "calibrated", verdict, text), _info("method", attrs["method"])]
     if how == "rehearsals":
         checks.append(_info("rehearsals", attrs["n_rehearsals"]))
@@ -176,7 +176,7 @@ def _calibration(record: xr.Dataset | None, *, of_another: bool) -> list[Check]:
 
 def _of_parameters(record: xr.Dataset, of_another: bool) -> list[Check]:
     """Judge each parameter of a record."""
-    found, how = [], SOURCES[record.attrs["method"]]
+    found, how = [], source(record.attrs["method"])
     for index, parameter in enumerate(map(str, record["parameter"].to_numpy())):
         inside = bool(record["calibrated"].to_numpy()[index]) and not of_another
         said = "calibrated" if inside else "not calibrated"

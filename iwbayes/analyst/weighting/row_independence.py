@@ -150,7 +150,7 @@ def _points(model: pm.Model, rng: np.random.Generator) -> Iterator[tuple[dict[st
     found = zip(inputs, interpreted([], point)(), strict=True)
     start = {value.name: np.asarray(own, dtype=value.dtype) for value, own in found}
     moved = {
-        name: own + rng.uniform(-0.5, 0.5, own.shape).astype(own.dtype) if own.dtype.kind == "f" else own
+        name: own + np.asarray(rng.uniform(-0.5, 0.5, own.shape), own.dtype) if own.dtype.kind == "f" else own
         for name, own in start.items()
     }
     yield moved, False
