@@ -131,6 +131,7 @@ def check_variables(space, **expected):
         assert arviz_compat.has_group(space[name], "calibration")
 
 
+@pytest.mark.slow  # a minute of compiling; Bambi's families run in their own tests
 def test_more_models(tmp_path, pytestconfig):
     pytest.importorskip("bambi", reason="Bambi is not installed")
     space, shown = run_page(HOWTO / "more_models.md", tmp_path, pytestconfig)
