@@ -21,8 +21,9 @@ from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.models.families import FAMILIES
 from iwbayes.release import Release
 from iwbayes.release.statement import PrivacyStatement
-from iwbayes.release.weights import kish_ess, psislw
+from iwbayes.release.weights import kish_ess
 from iwbayes.tables.reference_levels import RARE_SHARE, rare_references
+from iwbayes.utils.psis import psislw
 
 
 def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) -> Diagnostics:

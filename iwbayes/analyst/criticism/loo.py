@@ -22,8 +22,9 @@ from iwbayes.analyst.regression.design_record import recorded_design
 from iwbayes.models.design import Design, other_rows
 from iwbayes.release import Release
 from iwbayes.release.rehearsals import Rehearsals
-from iwbayes.release.weights import pareto_k_threshold, psislw
+from iwbayes.release.weights import pareto_k_threshold
 from iwbayes.utils.arrays import Array, row_blocks
+from iwbayes.utils.psis import psislw
 from iwbayes.utils.warnings import WeightsWarning
 
 #: Most posterior draws used for predictive densities in rehearsals.

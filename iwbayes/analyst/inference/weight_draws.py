@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from iwbayes.analyst.inference.nuts import SamplingSettings, WhitenedNuts
 from iwbayes.analyst.inference.weighted_posterior import LogDensity, Mode, WeightedPosterior
-from iwbayes.release.weights import psislw, systematic_indices
+from iwbayes.release.weights import systematic_indices
 from iwbayes.utils.arrays import Array
+from iwbayes.utils.psis import psislw
 from iwbayes.utils.threads import one_blas_thread
 
 #: Largest k-hat at which the draws are used.

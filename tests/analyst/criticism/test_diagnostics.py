@@ -20,8 +20,9 @@ from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.evidence import FeatureMap
 from iwbayes.evidence.distributions import GaussianDistribution
 from iwbayes.evidence.measurement import Measurement
-from iwbayes.release.weights import kish_ess, psislw
+from iwbayes.release.weights import kish_ess
 from iwbayes.schema import Real, Schema
+from iwbayes.utils.psis import psislw
 
 SCHEMA = Schema(Real("x", -1, 1), Real("y", -1, 1))
 RELEASE_CHECKS = {
