@@ -1,7 +1,7 @@
 """Golden numbers: posteriors, calibrations, criticism and quantities of releases that are kept, held against a record.
 
     python benchmarks/golden.py             compare with the record of this Python's stack
-    python benchmarks/golden.py --record    write that record anew
+    python benchmarks/golden.py --record    write that record anew; with --only, entries of some runs
     python benchmarks/golden.py --only "default_46/fit/*/laplace" logistic/fit
 
 The names of the releases in ``benchmarks/golden`` say how their weights were made: from all products of columns or from
@@ -262,6 +262,8 @@ def work(options: argparse.Namespace) -> int:
             found |= run()
         print(f"{name}: {time.perf_counter() - start:.1f} s", flush=True)
     if options.record:
+        if options.only and record.exists():  # entries of other runs stay
+            found = json.loads(record.read_text(encoding="utf-8")) | found
         record.write_text(json.dumps(found, indent=0), encoding="utf-8")
         print(f"{len(found)} entries")
         return 0

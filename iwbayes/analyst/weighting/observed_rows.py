@@ -20,7 +20,7 @@ from pytensor.scalar.basic import Cast
 from pytensor.tensor.elemwise import Elemwise
 
 from iwbayes.analyst.weighting.graph_functions import evaluate
-from iwbayes.analyst.weighting.weighted_op import LENGTH, CheckWeights, WeightedRandomVariable
+from iwbayes.analyst.weighting.weighted_op import WeightedRandomVariable, checked_length
 
 
 def observed_variables(model: pm.Model) -> list[Any]:
@@ -139,7 +139,7 @@ def batch_weights(fgraph: FunctionGraph, node: Any, weights: Any) -> Any:
     index = inner.outputs[0].owner.inputs[1]  # output j is input j at the index
     table = weights.type()
     # checked inside, before indexing, which would fail on fewer weights than rows
-    checked: Any = CheckWeights(LENGTH)(table, pt.eq(table.shape[0], inner.inputs[0].shape[0]))
+    checked: Any = checked_length(table, inner.inputs[0].shape[0])
     *new, drawn = MinibatchOp([*inner.inputs, table], [*inner.outputs, checked[index]])(*node.inputs, weights)
     for before, after in zip(node.outputs, new, strict=True):
         after.name = before.name

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pymc as pm
 import pytensor
-import pytensor.tensor as pt
 from pymc.model.fgraph import ModelObservedRV, fgraph_from_model, model_from_fgraph
 from pymc.pytensorf import floatX
 from pytensor.graph.basic import Variable
@@ -30,7 +29,7 @@ from iwbayes.analyst.weighting.observed_rows import (
 )
 from iwbayes.analyst.weighting.release_rows import check_rows
 from iwbayes.analyst.weighting.row_independence import row_refusal
-from iwbayes.analyst.weighting.weighted_op import LENGTH, CheckWeights, WeightedRandomVariable, checked_values
+from iwbayes.analyst.weighting.weighted_op import WeightedRandomVariable, checked_length, checked_values
 from iwbayes.release import Release
 from iwbayes.utils.arrays import Array
 from iwbayes.utils.warnings import WeightsWarning
@@ -147,8 +146,9 @@ def reweight(
         scaled_to = None if total is None else float(total)
         checked = checked_values(shared[name], guard, part=part, total=scaled_to)
         if rows.rows is not None:
-            whole: Any = CheckWeights(LENGTH)(checked, pt.eq(checked.shape[0], rows.n_rows))
-            checked = whole[rows.rows]
+            checked = checked_length(checked, rows.n_rows)[rows.rows]
+        elif value.type.shape[0] is not None:
+            checked = checked_length(checked, value.type.shape[0])
         rv.name = None  # the weighted variable gets the name
         return WeightedRandomVariable(guard)(rv, checked)
 

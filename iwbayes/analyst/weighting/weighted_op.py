@@ -24,6 +24,7 @@ from pytensor.graph.rewriting.basic import node_rewriter
 from pytensor.graph.traversal import ancestors
 from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.exceptions import ShapeError
+from pytensor.tensor.math import Sum
 from pytensor.tensor.rewriting.basic import register_specialize
 
 #: Messages of the checks, which run at every evaluation.
@@ -40,11 +41,22 @@ LENGTH = "there must be one likelihood weight per row. Set data and weights of e
 class CheckWeights(CheckAndRaise):
     """Return weights unchanged, or raise a ValueError with this message if a condition does not hold.
 
-    Models with ``check_bounds=False`` keep it; backends without errors (JAX) skip it.
+    Models with ``check_bounds=False`` keep it; backends without errors (JAX) skip it. What is known of the weights that
+    pass, their `length` or the `total` of all, saves a second check of the length and a second sum.
     """
 
-    def __init__(self, msg: str):
+    __props__: Any = ("msg", "exc_type", "length", "total")
+
+    def __init__(self, msg: str, *, length: int | None = None, total: float | None = None):
         super().__init__(ValueError, msg)
+        self.length, self.total = length, total
+
+    def make_node(self, *inputs: Any) -> Apply:
+        """Take a vector and boolean scalars."""
+        node = super().make_node(*inputs)
+        if self.length is None:
+            return node
+        return Apply(self, node.inputs, [pt.vector(shape=(self.length,), dtype=node.inputs[0].type.dtype)])
 
     def infer_shape(self, *args: Any) -> list[Any]:
         """Return the shape of the weights (pytensor 2 also passes the graph, pytensor 3 does not)."""
@@ -63,13 +75,43 @@ def checked_values(weights: Any, guard: bool, *, part: Any | None = None, total:
     found = pt.sum(pt.switch((weights >= 0) if guard else (weights > 0), weights, np.nan))
     # a NaN fails either comparison
     conditions = [found < np.inf, found > 0] if guard else [found < np.inf]
-    check = CheckWeights(NOT_NEGATIVE if guard else POSITIVE)
     values = weights if part is None else part
     if total is not None:
-        # PyTensor does not fuse checks. So there is a single division, and one multiplication per row, instead of one
-        # for each use of the weights in a density and its gradient.
-        values = values * check(floatX(total) / found, *conditions)
+        # Before the check, which PyTensor does not fuse: a multiplication per row, instead of one for each use of the
+        # weights in a density and its gradient.
+        values = values * floatX(total / found)
+    check = CheckWeights(NOT_NEGATIVE if guard else POSITIVE, total=total if part is None else None)
     return check(values, *conditions)
+
+
+def checked_length(weights: Any, *lengths: Any) -> Any:
+    """Return weights that raise a ValueError at evaluation unless their number is each of the lengths.
+
+    A length is a number or symbolic.
+    """
+    known = next((length for length in lengths if isinstance(length, int)), None)
+    if all(length == weights.type.shape[0] for length in lengths if isinstance(length, int)):
+        lengths = tuple(length for length in lengths if not isinstance(length, int))
+    if not lengths:
+        return weights
+    return CheckWeights(LENGTH, length=known)(weights, *(pt.eq(weights.shape[0], length) for length in lengths))
+
+
+@register_specialize
+@node_rewriter([Sum])
+def local_sum_of_checked(fgraph: Any, node: Apply) -> list[Variable] | None:
+    """Replace the sum of checked weights, which a gradient may contain, by the total to which they are scaled."""
+    weights, checks = node.inputs[0], []
+    while weights.owner is not None and isinstance(weights.owner.op, CheckWeights):
+        checks.append(weights.owner)
+        weights = weights.owner.inputs[0]
+    total = next((check.op.total for check in checks if check.op.total is not None), None)
+    if total is None or node.outputs[0].type.ndim:
+        return None
+    found: Any = pt.constant(total, dtype=node.outputs[0].type.dtype)
+    for check in checks:
+        found = CheckWeights(check.op.msg)(found, *check.inputs[1:])
+    return [found]
 
 
 class WeightedRandomVariable(MeasurableOp, Op):
@@ -133,7 +175,7 @@ def weighted_rv_logprob(op: WeightedRandomVariable, values: Any, rv: Any, weight
 
 def _per_row(weights: Any, *arrays: Any) -> Any:
     """Return weights that raise a ValueError at evaluation unless they are one per row of the arrays."""
-    return CheckWeights(LENGTH)(weights, *(pt.eq(weights.shape[0], array.shape[0]) for array in arrays))
+    return checked_length(weights, *(array.type.shape[0] or array.shape[0] for array in arrays))
 
 
 def _by_row(vector: Any, array: Any) -> Any:

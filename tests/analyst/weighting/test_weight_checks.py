@@ -4,8 +4,9 @@ import numpy as np
 import pytensor
 import pytest
 from pytensor.compile.mode import Mode, get_mode
+from pytensor.tensor.math import Sum
 
-from iwbayes.analyst.weighting.weighted_op import LENGTH, CheckWeights, checked_values
+from iwbayes.analyst.weighting.weighted_op import checked_length, checked_values
 
 LENGTHS = (1, 7, 8, 9, 1000)
 PYTHON = Mode(linker="py", optimizer="fast_run")
@@ -53,11 +54,16 @@ def test_scaled_weights_sum_to_the_total(mode):
 
 
 @pytest.mark.parametrize("mode", [C, PYTHON, None], ids=["C", "Python", "default"])
-def test_a_sum_of_checked_weights_is_checked(mode):
+@pytest.mark.parametrize("total", [None, 9.0], ids=["as they are", "scaled"])
+def test_a_sum_of_checked_weights_is_checked(mode, total):
     weights = pytensor.shared(np.ones(9), shape=(None,))
-    checked = CheckWeights(LENGTH)(checked_values(weights, True), weights.shape[0] > 5)
-    f = pytensor.function([], checked.sum(), mode=mode)
-    assert f() == 9
+    checked = checked_length(checked_values(weights, True, total=total), 9)
+    f = pytensor.function([], [checked.sum(), checked], mode=mode)
+    assert f()[0] == 9
+    # the sum that scaled weights need for their check is the only pass
+    passes = sum(isinstance(node.op, Sum) for node in f.maker.fgraph.toposort())
+    assert total is None or passes <= 1
+    alone = pytensor.function([], checked.sum(), mode=mode)
     for values, message in (
         (np.r_[np.ones(8), -1], "not negative"),
         (np.r_[np.ones(8), np.inf], "finite"),
@@ -65,5 +71,16 @@ def test_a_sum_of_checked_weights_is_checked(mode):
         (np.ones(3), "one likelihood weight per row"),
     ):
         weights.set_value(values)
-        with pytest.raises(ValueError, match=message):
-            f()
+        for function in (f, alone):
+            with pytest.raises(ValueError, match=message):
+                function()
+
+
+def test_a_known_length_is_checked_once():
+    weights = pytensor.shared(np.ones(9), shape=(None,))
+    once = checked_length(weights, 9)
+    assert once.type.shape == (9,)
+    assert checked_length(once, 9, 9) is once
+    for wrong in (checked_length(once, 9, 8), checked_length(once, weights.shape[0] + 1)):
+        with pytest.raises(ValueError, match="one likelihood weight per row"):
+            wrong.eval()
