@@ -1,7 +1,7 @@
 """Settings of all tests: one thread for torch, since the tests themselves run side by side; the long tests wait.
 
-In CI, pages and notebooks run with ArviZ 1, so with a newer Python, and each benchmark with one of the Pythons. Tests
-that touch neither PyMC nor ArviZ run with one of them, too (`ONE_PYTHON`); ``--all-pythons`` runs them with any.
+In CI, pages and notebooks run with ArviZ 1, so with a newer Python, each benchmark with one of the Pythons, and so do
+many tests (`ONE_PYTHON`); ``--all-pythons`` runs them with any, ``--all`` with both.
 
 PyTensor does not note in which line a variable was made, which takes a sixth of the time of building a model.
 Warnings are not wrapped, so that tests find words beside each other; those of the documentation wrap them.
@@ -28,15 +28,22 @@ LONGEST = (
 )  # fmt: skip
 
 
-#: Folders and files of tests that depend neither on PyMC nor on ArviZ, and the Python that runs them; the older has
-#: torch.
+#: Folders and files of tests that one Python of CI runs: their subject does not depend on PyMC and ArviZ, or reaches
+#: them through parts whose tests run with both. The older Python has torch; the newer compiles models faster.
 ONE_PYTHON = {
     **dict.fromkeys(("curator", "evidence", "paper", "release", "schema", "tables", "utils"), "older"),
     **dict.fromkeys(("contracts/test_contract.py", "contracts/test_same_noise.py"), "older"),
-    **dict.fromkeys(("test_architecture.py", "test_datasets.py", "test_language.py", "test_packaging.py"), "newer"),
-    **dict.fromkeys(("contracts/test_extremes.py", "journeys/test_check.py", "journeys/test_cli_folders.py"), "newer"),
-    **dict.fromkeys(("journeys/test_reader.py", "journeys/test_formula_table.py"), "newer"),
-    **dict.fromkeys(("journeys/test_demo.py", "journeys/test_coverage.py", "journeys/test_planning.py"), "newer"),
+    **dict.fromkeys(("analyst/criticism", "analyst/pooling", "analyst/quantities", "replaying", "reporting"), "newer"),
+    **dict.fromkeys(
+        (f"analyst/calibration/test_{name}.py" for name in ("from_rehearsals", "prior_kept", "sample", "verdicts")),
+        "newer",
+    ),
+    **dict.fromkeys((f"analyst/inference/test_{name}.py" for name in ("nuts", "several_draws")), "newer"),
+    **dict.fromkeys(("analyst/test_walk.py", "contracts/test_extremes.py", "contracts/test_secrets.py"), "newer"),
+    **dict.fromkeys((f"journeys/test_{name}.py" for name in ("check", "cli", "cli_folders", "coverage")), "newer"),
+    **dict.fromkeys((f"journeys/test_{name}.py" for name in ("demo", "formula_table", "planning", "reader")), "newer"),
+    **dict.fromkeys(("journeys/test_readme.py", "test_architecture.py", "test_datasets.py"), "newer"),
+    **dict.fromkeys(("test_language.py", "test_packaging.py"), "newer"),
 }
 
 
@@ -49,7 +56,9 @@ def left_out(item: pytest.Item) -> bool:
     """Whether a test waits for ``--all``, or is one of another Python of CI."""
     own, named = f"{sys.version_info.major}.{sys.version_info.minor}", item.get_closest_marker("pythons")
     of_ci, file = "older" if sys.version_info < (3, 12) else "newer", item.path.relative_to(Path(__file__).parent)
-    part = ONE_PYTHON.get(file.as_posix(), ONE_PYTHON.get(file.parts[0], of_ci))
+    part = next(
+        (ONE_PYTHON[name] for place in (file, *file.parents) if (name := place.as_posix()) in ONE_PYTHON), of_ci
+    )
     elsewhere = part != of_ci or (named is not None and own not in named.args)
     return item.get_closest_marker("slow") is not None or (elsewhere and not item.config.getoption("--all-pythons"))
 

@@ -374,7 +374,6 @@ def planning(folder):
     return ("plan", "-s", folder / "s.toml", "--n", 400, "--delta", 1e-6)
 
 
-@pytest.mark.pythons("3.12", "3.13")
 def test_plan_tells_lengths_at_several_budgets(folder, planning, released, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     schema = Schema.from_toml(folder / "s.toml")

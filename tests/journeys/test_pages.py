@@ -24,6 +24,16 @@ BELOW = (
 )  # fmt: skip
 
 
+#: They take longest and run with ``--all``, and when the documentation is built.
+SLOW = ("command_line", "resampling_and_bootstrap", "several_analyses", "theory")
+
+
+def case(page):
+    """Newcomers of CI run the first page (tests/newcomer.py)."""
+    slow = page.stem in SLOW or (page in IN_A_SHELL and page.stem == "start")
+    return pytest.param(page, marks=[pytest.mark.slow] if slow else [], id=page.stem)
+
+
 #: What pages show, apart from the layout of lines.
 SHOWN = {
     "audit_a_release": ("Passed: the audit does not refute the claim", "Passed: no use lost more"),
@@ -52,7 +62,7 @@ WRITTEN = {
 }
 
 
-@pytest.mark.parametrize("page", [page for page in EXECUTED if page.stem not in BELOW], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [case(page) for page in EXECUTED if page.stem not in BELOW])
 def test_cells_run(page, tmp_path, pytestconfig):
     space, shown = run_page(page, tmp_path, pytestconfig)
     assert space
@@ -78,12 +88,7 @@ def test_the_second_release_is_counted_with_the_first(tmp_path, pytestconfig):
     assert len(space["planned"].events) == len(space["release"].statement.events)
 
 
-def shell_case(page):
-    """Newcomers of CI run the first page (tests/newcomer.py)."""
-    return pytest.param(page, marks=[pytest.mark.slow] if page.stem == "start" else [], id=page.stem)
-
-
-@pytest.mark.parametrize("page", [*map(shell_case, IN_A_SHELL)])
+@pytest.mark.parametrize("page", [*map(case, IN_A_SHELL)])
 def test_pages_run_in_python_and_in_a_shell(page, tmp_path, pytestconfig):
     run_page(page, tmp_path, pytestconfig)
     settings = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
@@ -117,6 +122,7 @@ def test_intervals_that_cover(tmp_path, pytestconfig):
     assert list(space["study"].table().index.get_level_values("method").unique()) == ["private rows", "calibrated"]
 
 
+@pytest.mark.slow
 def test_rehearse_a_release(tmp_path, pytestconfig):
     space, shown = run_page(GUIDE / "rehearse_a_release.md", tmp_path, pytestconfig)
     assert "Rehearsals(20 of " in shown and "synthetic rows, BayesNet and weights replayed)" in shown
@@ -160,6 +166,7 @@ def test_offsets_and_counts(tmp_path, pytestconfig):
     assert "alpha_log__" in shown
 
 
+@pytest.mark.slow
 def test_hierarchical_models(tmp_path, pytestconfig):
     pytest.importorskip("bambi", reason="Bambi is not installed")
     space, _ = run_page(HOWTO / "hierarchical_models.md", tmp_path, pytestconfig)
@@ -173,6 +180,7 @@ def test_hierarchical_models(tmp_path, pytestconfig):
     assert (abs(away) < 5 * effect.std(("chain", "draw")).to_numpy()).all()
 
 
+@pytest.mark.slow
 def test_splines(tmp_path, pytestconfig):
     """A default release did not measure the curve; one made for it did, and one for the spline with knots."""
     space, _ = run_page(HOWTO / "splines.md", tmp_path, pytestconfig)

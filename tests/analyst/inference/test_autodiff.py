@@ -146,6 +146,7 @@ def differences(function, theta, step=1e-5):
     ]).T  # fmt: skip
 
 
+@pytest.mark.pythons("3.12", "3.13")
 @pytest.mark.interpreted
 def test_hierarchical_model_against_finite_differences(deep):
     model, terms = deep

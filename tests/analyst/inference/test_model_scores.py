@@ -390,6 +390,7 @@ def test_the_rows_of_a_trial_have_whole_dates():
     assert since.min() == 0 and since.max() == 119
 
 
+@pytest.mark.pythons("3.12", "3.13")
 def test_a_release_names_the_function_and_is_replayed_with_it(tmp_path):
     private = iw.PrivateTable(rows(500, 8), SCHEMA)
     models = [iw.model(offset), iw.model("x ~ g")]

@@ -428,7 +428,6 @@ def exact_tau(release, n=1000):
     return p @ tau, np.sqrt(p @ (tau - p @ tau) ** 2)
 
 
-@pytest.mark.pythons("3.12", "3.13")
 @pytest.mark.parametrize("centred", [True, False])
 def test_a_hierarchy_of_eight_groups(grouped, centred):
     model = grouped_model(grouped, centred=centred)
