@@ -3,7 +3,8 @@
 In CI, pages and notebooks run with ArviZ 1, so with a newer Python, each benchmark with one of the Pythons, and so do
 many tests (`ONE_PYTHON`); ``--all-pythons`` runs them with any, ``--all`` with both.
 
-PyTensor does not note in which line a variable was made, which takes a sixth of the time of building a model.
+PyTensor does not note in which line a variable was made, which takes a sixth of the time of building a model. Compilers
+optimise little, because compiling takes longer than what functions compute here; `newcomer.py` runs what users run.
 Warnings are not wrapped, so that tests find words beside each other; those of the documentation wrap them.
 """
 
@@ -16,7 +17,8 @@ import pytest
 from iwbayes.utils.warnings import IwbayesWarning
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("PYTENSOR_FLAGS", "traceback__limit=0,traceback__compile_limit=0")
+os.environ.setdefault("PYTENSOR_FLAGS", "traceback__limit=0,traceback__compile_limit=0,gcc__cxxflags=-O0")
+os.environ.setdefault("NUMBA_OPT", "1")
 IwbayesWarning.columns = 100_000
 #: Files that take longest, in the order in which they begin.
 LONGEST = (
