@@ -36,12 +36,9 @@ ONE_PYTHON = {
     **dict.fromkeys(("curator", "evidence", "paper", "release", "schema", "tables", "utils"), "older"),
     **dict.fromkeys(("contracts/test_contract.py", "contracts/test_same_noise.py"), "older"),
     **dict.fromkeys(("analyst/criticism", "analyst/pooling", "analyst/quantities", "replaying", "reporting"), "newer"),
-    **dict.fromkeys(
-        (f"analyst/calibration/test_{name}.py" for name in ("from_rehearsals", "prior_kept", "sample", "verdicts")),
-        "newer",
-    ),
-    **dict.fromkeys((f"analyst/inference/test_{name}.py" for name in ("nuts", "several_draws")), "newer"),
-    **dict.fromkeys(("analyst/test_walk.py", "contracts/test_extremes.py", "contracts/test_secrets.py"), "newer"),
+    **dict.fromkeys(("analyst/calibration", "analyst/test_walk.py", "contracts/test_extremes.py"), "newer"),
+    **dict.fromkeys(("contracts/test_invariance.py", "contracts/test_secrets.py"), "newer"),
+    **dict.fromkeys((f"analyst/inference/test_{n}.py" for n in ("nuts", "several_draws", "third_adapter")), "newer"),
     **dict.fromkeys((f"journeys/test_{name}.py" for name in ("check", "cli", "cli_folders", "coverage")), "newer"),
     **dict.fromkeys((f"journeys/test_{name}.py" for name in ("demo", "formula_table", "planning", "reader")), "newer"),
     **dict.fromkeys(("journeys/test_readme.py", "test_architecture.py", "test_datasets.py"), "newer"),
@@ -49,20 +46,33 @@ ONE_PYTHON = {
 }
 
 
+#: Which of the two this one is.
+OF_CI = "older" if sys.version_info < (3, 12) else "newer"
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run the tests that are marked as slow, too, and all pages")
     parser.addoption("--all-pythons", action="store_true", help="run what another Python of CI runs, too")
 
 
+def elsewhere(path: Path) -> bool:
+    """Whether the other Python of CI runs a file or folder of tests."""
+    file = path.relative_to(Path(__file__).parent)
+    parts = (ONE_PYTHON.get(place.as_posix()) for place in (file, *file.parents))
+    return next((part for part in parts if part), OF_CI) != OF_CI
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out what the other Python runs before it is imported."""
+    everything = any(config.getoption(name) for name in ("--all", "--all-pythons", "-m"))
+    return True if not everything and elsewhere(collection_path) else None
+
+
 def left_out(item: pytest.Item) -> bool:
     """Whether a test waits for ``--all``, or is one of another Python of CI."""
     own, named = f"{sys.version_info.major}.{sys.version_info.minor}", item.get_closest_marker("pythons")
-    of_ci, file = "older" if sys.version_info < (3, 12) else "newer", item.path.relative_to(Path(__file__).parent)
-    part = next(
-        (ONE_PYTHON[name] for place in (file, *file.parents) if (name := place.as_posix()) in ONE_PYTHON), of_ci
-    )
-    elsewhere = part != of_ci or (named is not None and own not in named.args)
-    return item.get_closest_marker("slow") is not None or (elsewhere and not item.config.getoption("--all-pythons"))
+    other = elsewhere(item.path) or (named is not None and own not in named.args)
+    return item.get_closest_marker("slow") is not None or (other and not item.config.getoption("--all-pythons"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -59,7 +59,8 @@ def build(folder, execute):
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="pages are built once, with the oldest Python and PyMC 5")
-@pytest.mark.parametrize("execute", ["off", pytest.param("force", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("execute", ["off", "force"])
 def test_the_documentation_builds_without_a_warning(tmp_path, execute):
     pytest.importorskip("myst_nb")
     html = build(tmp_path, execute)

@@ -191,6 +191,7 @@ def test_splines(tmp_path, pytestconfig):
     assert arviz_compat.group(space["knots"], "calibration")["calibrated"].to_numpy()[1:].all()
 
 
+@pytest.mark.slow
 def test_compare_and_check_models(tmp_path, pytestconfig):
     space, shown = run_page(HOWTO / "compare_and_check_models.md", tmp_path, pytestconfig)
     assert list(space["scores"]) == ["x and treated", "x"]

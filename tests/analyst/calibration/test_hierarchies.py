@@ -155,7 +155,6 @@ def test_a_straight_ridge_is_no_bend(release):
     assert abs(contrast.std() / np.sqrt(1 + len(LEVELS)) - 1) < 5 / np.sqrt(2000)
 
 
-@pytest.mark.pythons("3.12", "3.13")
 def test_importance_sampling_that_does_not_suit_gives_way_to_nuts(release, monkeypatch):
     monkeypatch.setattr("iwbayes.analyst.inference.weight_draws.K_HAT_LIMIT", -9.0)
     model = model_of(release)

@@ -129,6 +129,7 @@ def test_fit_multiplies_the_calibrated_likelihood_by_the_prior(release, kind, di
 # support
 
 
+@pytest.mark.slow
 def test_constrained_parameters_stay_in_their_support():
     small = make_release(n=90, n_private=60, noise_sd=0.1)  # wide posteriors: steps in constrained space would leave
     frame = small.synthetic.frame

@@ -317,6 +317,7 @@ def test_fit_agrees_with_the_sandwich_where_both_apply(saturated):
     assert attrs["calibration"] == "pool" and attrs["weight_draws"] == 100
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_truth():
     """The three bits of Räisä et al. (2023), with half as much noise again as the private rows' own sampling."""
     z, hits = [], []
@@ -428,7 +429,7 @@ def exact_tau(release, n=1000):
     return p @ tau, np.sqrt(p @ (tau - p @ tau) ** 2)
 
 
-@pytest.mark.parametrize("centred", [True, False])
+@pytest.mark.parametrize("centred", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_hierarchy_of_eight_groups(grouped, centred):
     model = grouped_model(grouped, centred=centred)
     with pytest.warns(iw.CalibrationWarning, match="weight_draws 6 <= 19: there are too few weight draws"):

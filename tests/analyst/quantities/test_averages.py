@@ -282,6 +282,7 @@ def study(n_replications, **options):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_effects_and_predicted_means_cover():
     """Both levels, within five standard errors over the replications; the error is not larger than the spread."""
     n = 25

@@ -169,6 +169,7 @@ def averaged_advi(model, steps=3000, burn_in=1000, rate=0.005):
     return mu.mean(), np.logaddexp(0, rho).mean()
 
 
+@pytest.mark.pythons("3.12", "3.13")
 def test_advi_is_exact():
     """The posterior is normal, so that the approximation has no bias.
 
