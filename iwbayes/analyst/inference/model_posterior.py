@@ -194,11 +194,11 @@ class ModelPosterior(WeightedPosterior):
 
     def log_likelihoods(self, theta: np.ndarray) -> Array:
         """Return weighted log likelihoods, shape (sample,), at points (sample, p)."""
-        return self.graphs.likelihood.values(self._checked(theta, 2), self.weights)
+        return self.graphs.likelihood.values(self._checked(theta, 2), others=[self.weights])[0]
 
     def log_densities(self, theta: np.ndarray) -> Array:
         """Return the weighted log density, shape (sample,), at points (sample, p), Jacobians included."""
-        return self.log_likelihoods(theta) + self.graphs.prior.values(theta)
+        return self.log_likelihoods(theta) + self.graphs.prior.values(theta)[0]
 
     def likelihood(self, theta: np.ndarray) -> tuple[Array, Array]:
         """Return gradient (p,) and Hessian (p, p), at theta (p,), of the weighted log likelihood sum_i w_i l_i."""

@@ -116,7 +116,8 @@ class SmoothFunction:
         self._n_rows, self._n_calls = n_rows, n_calls
 
     @cached_property
-    def _many(self) -> Batched:
+    def values(self) -> Batched:
+        """Function of many theta (sample, p), and of `others`: a list that holds the values (sample,)."""
         return Batched([self._theta], [self._value], self._others, n_rows=self._n_rows)
 
     @cached_property
@@ -132,10 +133,6 @@ class SmoothFunction:
         product: Any = pt.grad(pt.dot(gradient, direction), self._theta, disconnected_inputs="ignore")
         inputs = [self._theta, *self._others, direction]
         return CompiledWhenUsed(inputs, [gradient, product], n_rows=self._n_rows, n_calls=self._n_calls)
-
-    def values(self, theta: Array, *others: Array) -> Array:
-        """Return values (sample,) at points (sample, p)."""
-        return self._many(theta, others=others)[0]
 
     def gradient(self, theta: Array, *others: Array) -> tuple[float, Array]:
         """Return the value and the gradient (p,), by a compiled function."""

@@ -89,11 +89,11 @@ def checked_length(weights: Any, *lengths: Any) -> Any:
 
     A length is a number or symbolic.
     """
-    known = next((length for length in lengths if isinstance(length, int)), None)
-    if all(length == weights.type.shape[0] for length in lengths if isinstance(length, int)):
-        lengths = tuple(length for length in lengths if not isinstance(length, int))
+    static = weights.type.shape[0]
+    lengths = tuple(length for length in lengths if not (isinstance(length, int) and length == static))
     if not lengths:
         return weights
+    known = next((length for length in lengths if isinstance(length, int)), static)
     return CheckWeights(LENGTH, length=known)(weights, *(pt.eq(weights.shape[0], length) for length in lengths))
 
 

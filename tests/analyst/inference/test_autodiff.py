@@ -164,7 +164,7 @@ def test_hierarchical_model_against_finite_differences(deep):
     np.testing.assert_allclose(slope, differences(terms.log_density, theta), atol=1e-6)
     np.testing.assert_allclose(terms.graphs.prior.gradient(theta)[1], gradient, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(
-        terms.graphs.prior.gradient(theta)[0], terms.graphs.prior.values(theta[None])[0], rtol=1e-12
+        terms.graphs.prior.gradient(theta)[0], terms.graphs.prior.values(theta[None])[0][0], rtol=1e-12
     )
 
     def prior(t):
