@@ -172,10 +172,12 @@ AUDITED = {
 
 #: Whole runs of these take long, and `test_release_audit.py` and `test_neighbours.py` find their exact cost.
 REPLAYED = ("BayesNet, two columns", "TiltWeights on a base")
+#: More runs than of any other are needed; one step on all rows is audited always.
+LONG = (*REPLAYED, "sampled gradient steps")
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in REPLAYED else name for name in AUDITED]
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in AUDITED]
 )
 def test_audit_passes_at_full_noise_and_fails_at_half(name: str):
     case = AUDITED[name]
@@ -189,6 +191,7 @@ def test_audit_passes_at_full_noise_and_fails_at_half(name: str):
     assert half.epsilon > full.epsilon and half.mu > full.mu
 
 
+@pytest.mark.slow
 def test_neural_weights_show_nothing_beside_their_noisy_gradients():
     """With the same noisy gradients the other table's training ends in the same network."""
     make = lambda: NeuralWeights((3,), steps=2, sampling_probability=0.7, random_seed=0, progressbar=False)  # noqa: E731

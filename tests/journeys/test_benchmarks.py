@@ -20,8 +20,9 @@ FIRST_PYTHON = (
 NEED_TORCH = ("mnist", "neural")
 #: Their paths take longest: they run with ``--all``.
 SLOW = (
-    "discoveries", "generators", "golden", "hierarchies", "imports", "marginals", "mnist", "populations", "pymc_models",
-    "regressions", "speed", "tables", "wrong_rows",
+    "coverage", "discoveries", "generators", "golden", "hierarchies", "imports", "log_weights", "marginals", "mixture",
+    "mnist", "populations", "privacy_split", "pymc_models", "rare_levels", "regressions", "speed", "tables",
+    "wrong_rows",
 )  # fmt: skip
 #: They sample PyMC models a few times only.
 INTERPRETED = ("napsu", "pymc_models", "speed")

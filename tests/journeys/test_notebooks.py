@@ -7,7 +7,7 @@ import pytest
 from docs_tools import NOTEBOOKS, run_page, too_long
 
 #: They take longest and run with ``--all``, and when the documentation is built.
-SLOW = ("audit", "breast_cancer", "hierarchical", "messy_hospital_csv", "rand_health", "spline_counts")
+SLOW = ("audit", "breast_cancer", "diabetes", "hierarchical", "messy_hospital_csv", "rand_health", "spline_counts")
 
 
 def marked(notebook):

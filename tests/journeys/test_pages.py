@@ -237,6 +237,7 @@ def test_predict_and_compare(tmp_path, pytestconfig):
     assert set(np.unique(replies[list(replies.data_vars)[0]])) <= {0, 1}
 
 
+@pytest.mark.slow
 def test_the_details_run_and_show_what_they_say(details):
     space, shown = details
     release = space["release"]
@@ -255,6 +256,7 @@ def test_the_guides_intervals_hold_the_truth(guide):
     np.testing.assert_allclose(odds, np.exp(slopes[1]), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_minibatch_is_near_the_exact_mode(details):
     """ADVI with a decaying step: its mean within 3 posterior standard deviations of the weighted mode."""
     space, _ = details
@@ -274,6 +276,7 @@ def test_the_minibatch_is_near_the_exact_mode(details):
         assert abs(value - float(posterior[name].mean())) < 3 * float(posterior[name].std())
 
 
+@pytest.mark.slow
 def test_bambis_names(details):
     pytest.importorskip("bambi")
     assert [rv.name for rv in details[0]["from_bambi"].free_RVs] == ["Intercept", "age", "clinic"]

@@ -296,7 +296,8 @@ def of_groups(release: iw.Release) -> np.ndarray:
     return np.linalg.lstsq(x * root, rows["y"].to_numpy() * root[:, 0], rcond=None)[0]
 
 
-@pytest.mark.parametrize("with_intercept", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("with_intercept", [False, True])
 def test_hierarchical_models(rehearsals, with_intercept):
     """Deviations are those of least squares, whatever the prior of groups; hyperparameters follow the draws.
 

@@ -429,7 +429,8 @@ def exact_tau(release, n=1000):
     return p @ tau, np.sqrt(p @ (tau - p @ tau) ** 2)
 
 
-@pytest.mark.parametrize("centred", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("centred", [True, False])
 def test_a_hierarchy_of_eight_groups(grouped, centred):
     model = grouped_model(grouped, centred=centred)
     with pytest.warns(iw.CalibrationWarning, match="weight_draws 6 <= 19: there are too few weight draws"):
