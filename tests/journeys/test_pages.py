@@ -25,7 +25,7 @@ BELOW = (
 
 
 #: They take longest and run with ``--all``, and when the documentation is built.
-SLOW = ("command_line", "resampling_and_bootstrap", "several_analyses", "theory")
+SLOW = ("analyst", "command_line", "resampling_and_bootstrap", "several_analyses", "theory")
 
 
 def case(page):

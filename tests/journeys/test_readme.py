@@ -13,6 +13,7 @@ from iwbayes.utils.warnings import CalibrationWarning
 README = ROOT / "README.md"
 
 
+@pytest.mark.slow  # newcomers of CI run them
 def test_the_curators_and_the_analysts_examples_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, pytestconfig: pytest.Config
 ):

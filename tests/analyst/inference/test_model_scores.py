@@ -145,10 +145,7 @@ LEVELS = iw.Schema(iw.Binary("y", ("no", "yes")), iw.Real("x", -2, 2), iw.Catego
 
 @pytest.mark.parametrize(
     ("build", "response"),
-    [
-        (yes_or_no, ("y", (0, 1))),
-        pytest.param(in_order, ("g", (0, 1, 2)), marks=pytest.mark.pythons("3.12", "3.13")),  # compiles longest
-    ],
+    [(yes_or_no, ("y", (0, 1))), pytest.param(in_order, ("g", (0, 1, 2)), marks=pytest.mark.slow)],
 )
 def test_the_outcomes_of_a_model_are_the_levels_of_its_response(build, response):
     rng = np.random.default_rng(6)

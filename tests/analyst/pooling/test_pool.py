@@ -347,6 +347,7 @@ def logistic(release, weights=None, **options):
     return reweight(model, release.weights if weights is None else weights, **{"total": release.n_private, **options})
 
 
+@pytest.mark.slow  # three compilations; below, runs are held against exact mixtures
 def test_pool_of_a_model_agrees_with_fit_and_calibrate(saturated):
     model = logistic(saturated)
     before = model["likelihood_weights"].get_value()

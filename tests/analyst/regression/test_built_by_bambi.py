@@ -155,7 +155,7 @@ def tilted():
     return noisy_release(rng, synthetic, stretched_features(synthetic, "quadratic", 1.6), private, 0.01)
 
 
-@pytest.mark.pythons("3.12", "3.13")
+@pytest.mark.slow
 def test_calibrated_as_calibrate_does(tilted):
     options = {"family": "t", "draws": 1000, "chains": 2}
     idata, plain = quiet("y ~ x", tilted, **options), quiet("y ~ x", tilted, calibrate="none", **options)
