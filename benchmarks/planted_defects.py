@@ -39,7 +39,7 @@ WIDTH = 88
 PATIENCE = 600
 #: A defect that is found within seconds.
 SMOKE = "--only 'gaussian: rounding is paid for one coordinate'"
-PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=no", "-rfE", "--all-pythons")
+PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=no", "-rfE", "--all", "--all-pythons")
 
 
 class NotInOrder(Exception):
