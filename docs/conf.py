@@ -41,7 +41,7 @@ html_css_files = ["iwbayes.css"]
 # pages and notebooks run when the documentation is built; IWBAYES_DOCS_EXECUTE=off leaves their outputs out
 nb_execution_mode = os.environ.get("IWBAYES_DOCS_EXECUTE", "cache")
 suppress_warnings = ["myst-nb.lexer"] if nb_execution_mode == "off" else []
-nb_execution_timeout = 900  # seconds for a cell, enough on a busy machine, too
+nb_execution_timeout = 900  # seconds for a cell: models of some notebooks are slow to compile for the first time
 nb_execution_in_temp = True
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
