@@ -2,12 +2,11 @@
 
     python benchmarks/golden.py             compare with the record of this Python's stack
     python benchmarks/golden.py --record    write that record anew; with --only, entries of some runs
-    python benchmarks/golden.py --only "default_46/fit/*/laplace" logistic/fit
+    python benchmarks/golden.py --only "default_62/fit/*/laplace" logistic/fit
+    python benchmarks/golden.py --publish   make the releases anew, before `--record` on each stack
 
 The names of the releases in ``benchmarks/golden`` say how their weights were made: from all products of columns or from
-named models, with so many features, or by a logistic regression. The record is that of the last commit before the
-calibration's measures became a registry: default priors, verdicts of derived quantities and intervals of few rows had
-changed since the record before it.
+named models, with so many features, or by a logistic regression.
 Numbers that follow from a release without chance must agree to 1e-8 of their size. Those that are drawn agree within 5
 standard errors of the two means, or in all digits where the same numbers are drawn.
 """
@@ -30,12 +29,14 @@ sys.path[:] = [str(HERE / "shared"), *(folder for folder in sys.path if Path(fol
 
 import command  # noqa: E402, I001 - in shared; before numpy
 import numpy as np  # noqa: E402
+import pandas as pd  # noqa: E402
 import xarray as xr  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
+from iwbayes.paper import LogisticWeights  # noqa: E402
 
 FOLDER = HERE / "golden"
-RELEASES = ("default_46", "default_24", "named_14", "named_11", "logistic")
+RELEASES = ("default_62", "default_24", "named_14", "named_11", "logistic")
 MODELS = {"gaussian": "y ~ x + g", "bernoulli": "z ~ x + g", "poisson": "k ~ x", "categorical": "g ~ x"}
 #: Attributes of a record that are numbers and follow without chance.
 NUMBERS = (
@@ -50,7 +51,39 @@ SMOKE = (
     "--folder . --draws 20 --only default_24/fit/bernoulli/laplace logistic/fit",
 )
 
+#: How the weights of each release are made.
+MADE: dict[str, dict[str, Any]] = {
+    "default_62": {},
+    "default_24": {},
+    "named_14": {"weights": iw.TiltWeights(for_models=["z ~ x + g", "y ~ x"])},
+    "named_11": {"weights": iw.TiltWeights(for_models=["z ~ x + g"])},
+    "logistic": {"weights": LogisticWeights()},
+}
+
 Found = dict[str, dict[str, Any]]
+
+
+def publish(folder: Path) -> None:
+    """Make the releases anew, of simulated rows; those of `default_62` have gaps."""
+    rng = np.random.default_rng(1)
+    x, g = np.clip(rng.normal(size=900), -3, 3), rng.integers(3, size=900)
+    y = np.clip(1 + 0.8 * x + 0.5 * g + rng.normal(size=900), -6, 6)
+    z = (rng.random(900) < 1 / (1 + np.exp(-0.7 * x - 0.4 * g + 0.5))).astype(int)
+    k = np.minimum(rng.poisson(np.exp(0.5 + 0.3 * x)), 15)
+    frame = pd.DataFrame({"x": x, "g": np.array(list("abc"))[g], "y": y, "z": z, "k": k})
+    for name in RELEASES:
+        gaps = name == "default_62"
+        rows = frame.mask(rng.random(frame.shape) < 0.05) if gaps else frame
+        schema = iw.Schema(
+            iw.Real("x", -3, 3, missing=gaps), iw.Categorical("g", list("abc"), missing=gaps),
+            iw.Real("y", -6, 6, missing=gaps), iw.Binary("z", missing=gaps), iw.Integer("k", 0, 15, missing=gaps),
+        )  # fmt: skip
+        release = iw.publish(
+            iw.PrivateTable(rows, schema), epsilon=3, delta=1e-6, n_synthetic=900, random_seed=2, progressbar=False,
+            **MADE[name],
+        )  # fmt: skip
+        release.save(folder / f"{name}.iwb", overwrite=True)
+        print(f"{name}: {' '.join(str(release.weights).split())}", flush=True)
 
 
 def group(idata: Any, name: str) -> xr.Dataset:
@@ -193,7 +226,7 @@ def all_runs(draws: int) -> Iterator[tuple[str, Callable[[], Found]]]:
     """Every entry of the record, with what makes it."""
     for name in RELEASES:
         release = iw.load(FOLDER / f"{name}.iwb")
-        if name in ("default_46", "default_24"):
+        if name in ("default_62", "default_24"):
             yield from fits(name, release, draws)
         else:
             yield (
@@ -243,6 +276,7 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = command.parser(__doc__)
     parser.add_argument("--record", action="store_true", help="write the record anew")
+    parser.add_argument("--publish", action="store_true", help="make the releases anew")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the record is")
     parser.add_argument("--draws", type=int, default=400, help="of each chain; the record was made with 400")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="some of the runs; * is anything")
@@ -252,6 +286,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def work(options: argparse.Namespace) -> int:
     """Compare, or record."""
     record = options.folder / f"numbers_{sys.version_info.major}.{sys.version_info.minor}.json"
+    if options.publish:
+        publish(options.folder)
+        return 0
     found: Found = {}
     for name, run in all_runs(options.draws):
         if options.only and not any(fnmatch(name, wanted) for wanted in options.only):

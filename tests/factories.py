@@ -19,6 +19,7 @@ from iwbayes.curator.weight_providers.tilt import tilt
 from iwbayes.evidence import FeatureMap
 from iwbayes.evidence.distributions import GaussianDistribution
 from iwbayes.evidence.measurement import Measurement
+from iwbayes.evidence.shifts import Shifts
 
 # --- tables, ledgers and releases of given rows
 
@@ -88,7 +89,10 @@ def tilted_release(synthetic, features, value, distribution, n_private):
     measurement = Measurement("mean of features", value, distribution, 1e-3, features, n_private)
     columns = measurement.tilt_columns
     phi = features.transform(synthetic.frame)[:, columns]
-    log_weights, b = tilt(phi, value[columns], distribution.covariance[columns, columns], n_private)
+    shares, noise = np.full(len(phi), 1 / len(phi)), distribution.covariance[columns, columns]
+    measurement = replace(measurement, floors=(1 / len(phi),) * len(features.block_sizes))
+    shifts = Shifts.of(phi, shares, value[columns], noise, measurement.shift_blocks)
+    log_weights, b = tilt(phi, shifts.means, shifts.covariance + shifts.spread / n_private)
     measurement = replace(measurement, coefficients=b)
     return release_of(synthetic, log_weights, "TiltWeights", measurement=measurement, n_private=n_private)
 

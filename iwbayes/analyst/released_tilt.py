@@ -14,6 +14,7 @@ from scipy.special import logsumexp
 from iwbayes.evidence import FeatureMap
 from iwbayes.evidence.formulas import Span, model_terms
 from iwbayes.evidence.measurement import ASSUMED_MISFIT, MEAN_OF_FEATURES
+from iwbayes.evidence.shifts import ShiftBlock, Shifts
 from iwbayes.evidence.terms import ordered_terms, raw_names, raw_terms
 from iwbayes.release import Release
 from iwbayes.release.weights import Weights
@@ -22,9 +23,6 @@ from iwbayes.utils.arrays import Array, symmetric
 
 #: Directions of the features whose weighted variance is below this share of the largest are cut (structural zeros).
 FEATURE_CUT = 1e-4
-#: Prior standard deviation of the tilt's coefficients in the sandwich, wide because rows in which a generator blurred a
-#: strong relation need large ones. On real populations with such relations, intervals covered more often than with 1.
-TAU = 10.0
 #: Start of the method name of noise-aware weights; the method of the original weights follows.
 NOISE_AWARE = "noise-aware "
 #: Number of terms that a reason names.
@@ -56,6 +54,7 @@ class ReleasedTilt:
     feature_map: FeatureMap | None = None  # the map to `features`
     n_private: int = 0  # N, the number of private rows
     coefficients: Array | None = None  # (k,): the tilt's b, as released
+    blocks: tuple[ShiftBlock, ...] = ()  # of the features; without them nothing is known of b before the noisy mean
     misfit: float = np.nan  # of the rows before the first of several stages
     least_misfit: float = ASSUMED_MISFIT  # of the rows in unmeasured directions
     models: tuple[str, ...] = ()  # formulas that the release was made for, as written by its publisher
@@ -91,6 +90,7 @@ class ReleasedTilt:
             feature_map=measurement.features if isinstance(measurement.features, FeatureMap) else None,
             n_private=release.n_private,
             coefficients=measurement.coefficients,
+            blocks=measurement.shift_blocks,
             misfit=measurement.misfit,
             least_misfit=measurement.least_misfit,
             schema=release.synthetic.schema,
@@ -115,6 +115,23 @@ class ReleasedTilt:
         log_weights = self.weights.log_weights[0]
         base = log_weights - self.features @ self.coefficients
         return np.asarray(base - logsumexp(base[np.isfinite(log_weights)]))
+
+    @cached_property
+    def _shifts(self) -> Shifts | None:
+        """Posterior of the private rows' mean, the same as the curator's; None if the blocks are unknown."""
+        if not self.blocks or self.weights is None or self.coefficients is None:
+            return None
+        return Shifts.of(self.features, np.exp(self.base), self.value, self.noise, self.blocks)
+
+    @property
+    def mean(self) -> Array:
+        """Posterior mean (k,) of the private rows' mean of the features; `value` if nothing else is known of it."""
+        return self.value if self._shifts is None else self._shifts.means
+
+    @property
+    def error(self) -> Array:
+        """Covariance (k, k) of the private rows' mean about `mean`; `noise` if nothing else is known of it."""
+        return self.noise if self._shifts is None else self._shifts.covariance
 
     def unmeasured(self, formula: str) -> str | None:
         """Return a sentence on the statistics of a regression that the tilt did not measure; None if there are none.
@@ -150,7 +167,7 @@ class ReleasedTilt:
         if self.schema is None or not self.models:
             return None
         asked, *measured = (_spans(model, self.schema) for model in (formula, *self.models))
-        if asked is not None and asked in measured:
+        if formula in self.models or asked in measured or None in measured:
             return None
         return (
             f"the release measured the scores of {'; '.join(self.models)} only, and the interval may be too narrow. "

@@ -221,7 +221,7 @@ def plan_intervals(
     >>> planned = iw.plan_intervals(
     ...     schema, 1000, epsilon=[0.5, 3], delta=1e-6, formula="y ~ x", n_simulations=2, random_seed=1
     ... )
-    >>> 0.5 < planned.epsilon_for(2.0, parameter="x") < 3
+    >>> 0.5 < planned.epsilon_for(1.5, parameter="x") < 3
     True
     """
     check_schema(schema)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from iwbayes.evidence.terms import Terms, check_terms, raw_chunks, raw_ranges, raw_terms
 from iwbayes.schema import Schema
@@ -20,6 +21,8 @@ from iwbayes.utils.threads import one_blas_thread
 
 #: Directions with less than this share of the largest variance, in units of standard deviations, are dropped.
 EIGENVALUE_CUT = 1e-4
+#: A raw term whose correlations with all directions but those of other terms are smaller adds none; see `in_blocks`.
+_SMALL_LOADING = 1e-6
 LEAST_VARIANCE = 1e-10  # raw terms whose variance is less than this share of their mean square count as constant
 
 
@@ -33,16 +36,25 @@ class BoundedFeatures:
     order: float  # 2: the norm is Euclidean; inf: it is the largest coordinate
     #: Whether there is a last coordinate, bound/2 for clipped rows and 0 for others: its mean releases their share.
     flag: bool
+    #: Sizes of the blocks of consecutive coordinates whose shifts are comparable (see `Shifts`); () for a single block.
+    blocks: tuple[int, ...]
 
     def _check_bound(self) -> None:
         if self.order not in (2, math.inf):
             raise ValueError(f"order must be 2 or inf; got {self.order!r}.")
         checks.positive("bound", self.bound)
+        if self.blocks and (min(self.blocks) < 1 or sum(self.blocks) != self.n_coordinates):
+            raise ValueError(f"blocks must be whole numbers of sum {self.n_coordinates}; got {self.blocks}.")
 
     @property
     def n_coordinates(self) -> int:
         """Number of coordinates of z."""
         raise NotImplementedError
+
+    @property
+    def block_sizes(self) -> tuple[int, ...]:
+        """Sizes of the blocks, at least one of them."""
+        return self.blocks or (self.n_coordinates,)
 
     @property
     def dim(self) -> int:
@@ -104,8 +116,8 @@ class FeatureMap(BoundedFeatures):
         ascending indices of the schema's features that it multiplies.
     center, whitener : ndarray, shapes (raw,) and (raw, k)
         Centre of the raw terms, and map from the centred terms to uncorrelated coordinates of variance one.
-    bound, order, flag : float, {2, inf} and bool
-        Of the clipping; see `BoundedFeatures`.
+    bound, order, flag, blocks : float, {2, inf}, bool and tuple of int
+        Clipping and blocks; see `BoundedFeatures`.
 
     Examples
     --------
@@ -121,10 +133,10 @@ class FeatureMap(BoundedFeatures):
     bound: float
     order: float = 2
     flag: bool = True
+    blocks: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         check_terms(self.schema, self.terms)
-        self._check_bound()
         n_raw = len(raw_terms(self.schema, self.terms))
         if self.center.shape != (n_raw,) or self.whitener.ndim != 2 or len(self.whitener) != n_raw:
             raise ValueError(
@@ -137,6 +149,7 @@ class FeatureMap(BoundedFeatures):
                 raise ValueError(f"{name} must be finite.")
             array.setflags(write=False)
             object.__setattr__(self, name, array)
+        self._check_bound()
 
     @property
     def n_coordinates(self) -> int:
@@ -185,15 +198,20 @@ class FeatureMap(BoundedFeatures):
         """Make a map that whitens the raw terms by the mean and covariance of synthetic rows (public).
 
         The bound is the 95 % quantile of the synthetic norms. Rows have public ``shares`` (row,) of sum one, equal by
-        default. With ``most``, only this many leading principal directions are kept, in order. A ValueError is raised
-        if every raw term is constant over the synthetic rows.
+        default. The blocks are the columns, and what products add to them. With ``most``, only this many leading
+        principal directions are kept, in order, in a single block. A ValueError is raised if every raw term is constant
+        over the synthetic rows.
         """
         schema = synthetic.schema
         shares = np.full(len(synthetic), 1 / len(synthetic)) if shares is None else shares
         center, gram = raw_moments(schema, terms, synthetic.frame, shares)
         with one_blas_thread():
-            whitener = whitener_of(gram - np.outer(center, center), np.diag(gram), most=most)
-        unbounded = cls(schema, terms, center, whitener, 1.0, order)
+            covariance, blocks = gram - np.outer(center, center), tuple[int, ...]()
+            whitener = whitener_of(covariance, np.diag(gram), most=most)
+            if most is None:
+                degrees = np.array([len(term) for term in raw_terms(schema, terms)])
+                whitener, blocks = in_blocks(whitener, covariance, [degrees == 1, degrees > 1])
+        unbounded = cls(schema, terms, center, whitener, 1.0, order, blocks=blocks)
         norms = unbounded.norms(synthetic.frame)
         if np.ptp(shares) == 0:
             return unbounded.with_bound(float(np.quantile(norms, 0.95)))
@@ -214,7 +232,7 @@ class FeatureMap(BoundedFeatures):
         """Return plain settings and arrays for a release file, which stores the schema separately."""
         terms = self.terms if isinstance(self.terms, str) else [list(term) for term in self.terms]
         order = "inf" if self.order == math.inf else 2
-        settings = {"terms": terms, "bound": self.bound, "order": order, "flag": self.flag}
+        settings = {"terms": terms, "bound": self.bound, "order": order, "flag": self.flag, "blocks": [*self.blocks]}
         return settings, {"center": self.center, "whitener": self.whitener}
 
     @classmethod
@@ -223,7 +241,7 @@ class FeatureMap(BoundedFeatures):
         terms, order = settings["terms"], math.inf if settings["order"] == "inf" else 2
         terms = tuple(map(tuple, terms)) if isinstance(terms, list) else terms
         bound, flag = float(settings["bound"]), bool(settings["flag"])
-        return cls(schema, terms, arrays["center"], arrays["whitener"], bound, order, flag)
+        return cls(schema, terms, arrays["center"], arrays["whitener"], bound, order, flag, tuple(settings["blocks"]))
 
 
 def raw_moments(schema: Schema, terms: Terms, frame: pd.DataFrame, shares: Array) -> tuple[Array, Array]:
@@ -267,3 +285,29 @@ def whitener_of(covariance: Array, squares: Array, *, cut: float = EIGENVALUE_CU
     if keep.all():
         whitener = whitener @ vectors.T  # symmetric whitening keeps each coordinate close to one column
     return np.asarray(units[:, None] * whitener)
+
+
+def in_blocks(whitener: Array, covariance: Array, groups: Sequence[NDArray[np.bool_]]) -> tuple[Array, tuple[int, ...]]:
+    """Rotate the coordinates of a whitener (raw, k) so that each group of raw terms has a block of coordinates.
+
+    ``covariance`` is that of the raw terms. A block has the directions along which its terms vary, other than those of
+    the blocks before it; the last one has all remaining directions. Each coordinate is what one term adds to those
+    before it, so that rounding hardly matters. Returns the whitener and the sizes of the blocks, at least one each.
+    """
+    spread, k = np.sqrt(np.maximum(np.diag(covariance), 0.0)), whitener.shape[1]
+    loadings = whitener.T @ (covariance / np.where(spread > 0, spread, np.inf))  # correlations with the raw terms
+    turn, found, sizes = np.empty((k, k)), 0, list[int]()
+    for group in (part for part in groups if part.any()):
+        start = found
+        for term in loadings.T[group]:
+            before = turn[:, :found]
+            rest = term - before @ (before.T @ term)
+            rest -= before @ (before.T @ rest)  # twice is enough against rounding
+            if found < k and np.linalg.norm(rest) > _SMALL_LOADING:
+                turn[:, found] = rest / np.linalg.norm(rest)
+                found += 1
+        sizes.append(found - start)
+    turn[:, found:] = np.linalg.qr(turn[:, :found], mode="complete")[0][:, found:]
+    sizes[-1] += k - found
+    blocks = tuple(size for size in sizes if size)
+    return (whitener if len(blocks) == 1 else whitener @ turn), blocks

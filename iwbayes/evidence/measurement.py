@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from iwbayes.evidence.distributions import NoiseDistribution
+from iwbayes.evidence.shifts import ShiftBlock
 from iwbayes.utils.arrays import Array, symmetric
 from iwbayes.utils.display import one_line
 
@@ -75,7 +76,7 @@ class Measurement:
         `MEAN_OF_FEATURES` for a tilt; "logistic coefficients" for a logistic log ratio.
     value, noise : ndarray, shape (k,), and NoiseDistribution
         The noisy statistic and its noise: for a tilt, the mean of the features over the private rows; for a tilt in
-        stages, that of the last stage, combined with the information of the earlier stages.
+        stages, that of the last stage.
     sensitivity : float
         Largest change of the exact statistic between adjacent tables, in the norm of the mechanism.
     features : FeatureMap, RowFeatures or None
@@ -86,6 +87,8 @@ class Measurement:
         For a tilt, the noisy mean of other features that the weights do not use: the held-back test of the fit.
     coefficients : ndarray, shape (q,), optional
         For a tilt, the coefficients b of the weights ``w0_i exp(b.phi_i)``, one for each of `tilt_columns`.
+    floors : tuple of float, default ()
+        For a tilt, the variances that the shifts in each block of its features have at least; see `Shifts`.
     misfit, columns : float, default NaN, and Measurement, optional
         For a tilt in stages, `misfit_before_tilt` of the first stage, and the noisy mean of the columns that its models
         read and of their products.
@@ -111,6 +114,7 @@ class Measurement:
     n_private: int
     held_back: Measurement | None = None
     coefficients: Array | None = None
+    floors: tuple[float, ...] = ()
     misfit: float = float("nan")
     columns: Measurement | None = None
 
@@ -125,6 +129,9 @@ class Measurement:
             raise ValueError(f"value must have shape ({self.noise.dim},); got {self.value.shape}.")
         if self.features is not None and self.features.dim != self.noise.dim:
             raise ValueError(f"features have dimension {self.features.dim}; the noise has {self.noise.dim}.")
+        n_blocks = 0 if self.features is None else len(self.features.block_sizes)
+        if self.floors and (len(self.floors) != n_blocks or not all(0 < floor < math.inf for floor in self.floors)):
+            raise ValueError(f"floors must be {n_blocks} positive numbers, one for each block; got {self.floors}.")
         for part in self.parts[1:]:
             if self.features is None or part.features is None or len(part.parts) > 1:
                 raise ValueError(
@@ -151,6 +158,13 @@ class Measurement:
     def tilt_columns(self) -> slice:
         """Coordinates of the features that the tilt uses: all except the clip indicator."""
         return slice(0, self.noise.dim - (self.features is not None and self.features.flag))
+
+    @property
+    def shift_blocks(self) -> tuple[ShiftBlock, ...]:
+        """Blocks of the features with their floors; empty if the measurement has none."""
+        if self.features is None or not self.floors:
+            return ()
+        return tuple(map(ShiftBlock, self.features.block_sizes, self.floors))
 
     @property
     def noise_ratio(self) -> float:

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from iwbayes.evidence.feature_map import BoundedFeatures, FeatureMap, whitener_of
+from iwbayes.evidence.feature_map import BoundedFeatures, FeatureMap, in_blocks, whitener_of
 from iwbayes.evidence.terms import Term, ordered_terms, raw_chunks, raw_terms
 from iwbayes.schema import Schema
 from iwbayes.tables import SyntheticTable
@@ -136,6 +136,7 @@ class ScoreMap(BoundedFeatures):
     bound: float
     order: float = 2
     flag: bool = True
+    blocks: tuple[int, ...] = ()  # of `whitened`: scores, columns and products, as far as they are there
     back: Any = None  # map (k, p) from z to centred raw scores, some of them perhaps dependent
 
     def __post_init__(self) -> None:
@@ -189,14 +190,8 @@ class ScoreMap(BoundedFeatures):
 
     def of_rows(self, synthetic: SyntheticTable) -> RowFeatures:
         """Return the features of synthetic rows, as a release stores them."""
-        return RowFeatures(synthetic.schema, self.transform(synthetic.frame), self.bound, self.flag, self.digest())
-
-    def without_products(self) -> Array:
-        """Return orthonormal axes (k, r) of z along which raw scores vary that are no products of columns."""
-        last, kept = self.scores[-1], np.ones(self.back.shape[1], dtype=bool)
-        if isinstance(last, ColumnScores):
-            kept[-len(last.terms) :] = [len(term) == 1 for term in last.terms]
-        return _decomposed(self.back[:, kept])[0]
+        values = self.transform(synthetic.frame)
+        return RowFeatures(synthetic.schema, values, self.bound, self.flag, self.digest(), blocks=self.blocks)
 
     def of_columns(self, schema: Schema) -> tuple[FeatureMap, Array] | None:
         """Return features of the columns, and U (k, r), by which their mean follows from the mean of z.
@@ -243,11 +238,12 @@ class ScoreMap(BoundedFeatures):
                 covariance += (part * share[rows, None]).T @ part
                 square += share[rows] @ raw[rows] ** 2
             whitener = whitener_of(covariance, square, cut=_CUT)
+            whitener, sizes = in_blocks(whitener, covariance, kinds_of(scores, width))
             norms = np.concatenate(
                 [np.linalg.norm((raw[rows] - center) @ whitener, axis=1) for rows in row_blocks(len(raw), _CHUNK)]
             )
         bound = float(np.quantile(norms, 0.95, weights=share, method="inverted_cdf"))
-        return cls(tuple(scores), center, whitener, bound, back=whitener.T @ covariance)
+        return cls(tuple(scores), center, whitener, bound, blocks=sizes, back=whitener.T @ covariance)
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,9 +256,9 @@ class RowFeatures(BoundedFeatures):
     flag: bool
     function: str  # digest of the function that gave the features of the private rows
     order: float = 2
+    blocks: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        self._check_bound()
         values = np.array(self.values, dtype=np.float64, order="C")
         if values.ndim != 2 or not values.shape[1] > int(self.flag) or not np.isfinite(values).all():
             raise ValueError("values must be finite numbers of shape (row, k).")
@@ -271,6 +267,7 @@ class RowFeatures(BoundedFeatures):
             raise ValueError("values must have norms within the bound.")
         values.setflags(write=False)
         object.__setattr__(self, "values", values)
+        self._check_bound()
 
     @property
     def n_coordinates(self) -> int:
@@ -281,13 +278,15 @@ class RowFeatures(BoundedFeatures):
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return plain settings and arrays for a release file, which stores the schema separately."""
-        return {"function": self.function, "bound": self.bound, "flag": self.flag}, {"values": self.values}
+        settings = {"function": self.function, "bound": self.bound, "flag": self.flag, "blocks": [*self.blocks]}
+        return settings, {"values": self.values}
 
     @classmethod
     def from_arrays(cls, schema: Schema, settings: dict[str, Any], arrays: dict[str, Array]) -> RowFeatures:
         """Make features from the settings and arrays of `to_arrays`."""
         bound, flag = float(settings["bound"]), bool(settings["flag"])
-        return cls(schema, arrays["values"], bound, flag, str(settings["function"]))
+        blocks = tuple(settings["blocks"])
+        return cls(schema, arrays["values"], bound, flag, str(settings["function"]), blocks=blocks)
 
     def transform(self, frame: pd.DataFrame) -> Array:
         """Return the features, shape (row, k), of the release's rows; a ValueError if the number of rows differs."""
@@ -306,6 +305,15 @@ def _decomposed(loadings: Array) -> tuple[Array, Array]:
     turned, sizes, axes = np.linalg.svd(loadings / norms, full_matrices=False)
     kept = sizes > _BACK * sizes[0]
     return turned[:, kept], (axes[kept].T / sizes[kept]) / norms[:, None]
+
+
+def kinds_of(scores: Sequence[RowScores], width: int) -> list[NDArray[np.bool_]]:
+    """Return which of the raw scores (width,) are those of models, columns, and products of columns."""
+    kind = np.zeros(width, dtype=np.intp)
+    for last in scores[-1:]:
+        if isinstance(last, ColumnScores):
+            kind[-len(last.terms) :] = [min(len(term), 2) for term in last.terms]
+    return [kind == number for number in range(3)]
 
 
 def raw_scores(scores: Sequence[RowScores], frame: pd.DataFrame) -> Array:

@@ -6,6 +6,7 @@ units of the features' covariance H, the shifts of a block have Cauchy distribut
 has a few relations quite wrong and most of them almost right. The scale is unknown and integrated out: with a single
 estimate, which is often zero, intervals would be far too short. Its prior is Jeffreys' for a variance component (Box &
 Tiao, Bayesian Inference in Statistical Analysis, 1973, section 5.2), above a variance that is known to be there.
+Theory: docs/theory.md#the-posterior-of-the-shifts.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ class ShiftBlock(NamedTuple):
 
 
 class BlockShifts(NamedTuple):
-    """Posterior of the shifts of one block of whitened features."""
+    """Posterior of the shifts of one block of whitened features.
+
+    Theory: docs/theory.md#the-posterior-of-the-shifts.
+    """
 
     kept: Array  # (q,): the part of each gap that is a shift, on average
     mean: Array  # (q,): `kept` times the gap
@@ -74,7 +78,10 @@ class BlockShifts(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Shifts:
-    """Posterior of the means of features over the private rows: the means of other rows, and their shifts d."""
+    """Posterior of the means of features over the private rows: the means of other rows, and their shifts d.
+
+    Theory: docs/theory.md#the-posterior-of-the-shifts.
+    """
 
     before: Array  # (k,): the means of the other rows
     spread: Array  # (k, k): H, the covariance of the features over these rows

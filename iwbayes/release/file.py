@@ -162,6 +162,7 @@ def _measurement_to_parts(measurement: Measurement) -> tuple[dict[str, Any], dic
         settings["misfit"] = float(measurement.misfit)
     if measurement.coefficients is not None:
         settings["coefficients"] = True
+        settings["floors"] = [*measurement.floors]
         arrays["coefficients"] = measurement.coefficients
     for part in _PARTS:
         other = getattr(measurement, part)
@@ -228,6 +229,7 @@ def _read_measurement(
         features=features,
         n_private=_checked(settings, "n_private", int),
         coefficients=own.get("coefficients"),
+        floors=tuple(map(float, settings.get("floors", ()))),
         misfit=_checked(settings, "misfit", float) if "misfit" in settings else math.nan,
         **{part: _read_measurement(arrays, other, schema, f"{part}_") for part, other in parts.items()},
     )

@@ -356,7 +356,7 @@ def pool_record(
     assert tilt is not None  # noqa: S101 - noise-aware weights come from a tilt
     within, between = _spreads(draws, part)
     kept, used = shares > 0, len(np.unique(part))
-    rows = TiltPosterior(tilt.features[kept], np.log(shares[kept]), tilt.value, tilt.noise)
+    rows = TiltPosterior(tilt.features[kept], np.log(shares[kept]), tilt.mean, tilt.error)
     bound = rows.largest_kappa(np.zeros(len(tilt.value)))  # over all parameters of all models
     facts: dict[str, Any] = weight_facts(release, tilt)
     facts |= {"weight_draws": n_parts, "kappa_bound": bound, "weight_draws_used": used}

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from iwbayes.analyst.released_tilt import FEATURE_CUT, TAU, ReleasedTilt
+from iwbayes.analyst.released_tilt import FEATURE_CUT, ReleasedTilt
 from iwbayes.evidence.measurement import excess_over_chance, misfit_before_tilt
 from iwbayes.release import Release
 from iwbayes.utils.arrays import Array, row_blocks, symmetric
@@ -58,7 +58,7 @@ class TiltMoments:
     basis: Array  # (k, q): the kept eigenvectors U of H
     h: Array  # (q,): their eigenvalues
     cross: Array  # (p, k): C
-    noise: Array  # (q, q): U' Sigma_zeta U
+    noise: Array  # (q, q): U' Sigma U, with the covariance of the private rows' mean, `ReleasedTilt.error`
 
     @property
     def slope(self) -> Array:
@@ -73,30 +73,28 @@ class TiltMoments:
             cross += (scores[rows] - mean_score).T @ weighted
         return replace(self, cross=cross)
 
-    def moment_covariance(self, n_private: float, tau: float) -> Array:
+    def moment_covariance(self, n_private: float) -> Array:
         """Return C P_b C', shape (p, p): the part of the meat that comes from estimating the tilt.
 
         Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
 
-        P_b = (H S_m^-1 H + I/tau^2)^-1 is computed as a/(1 + a/tau^2) in the eigenvectors of
-        H^-1 S_m H^-1 = diag(a). Along cut directions the moments say nothing about b, and P_b is CUT_SD^2. By Cauchy
-        and Schwarz this adds at most FEATURE_CUT h_max in units of the scores' variance.
+        P_b is H^-1 S_m H^-1 with S_m = H/N + Sigma. Along cut directions the moments say nothing about b, and P_b is
+        CUT_SD^2. By Cauchy and Schwarz this adds at most FEATURE_CUT h_max in units of the scores' variance.
         """
-        half = self.cross @ self.coefficient_root(n_private, tau)
+        half = self.cross @ self.coefficient_root(n_private)
         cut = self.cross - self.cross @ self.basis @ self.basis.T
-        return half @ half.T + min(tau, CUT_SD) ** 2 * (cut @ cut.T)
+        return half @ half.T + CUT_SD**2 * (cut @ cut.T)
 
     def unspanned(self, information: Array) -> Array:
         """Return the residual of the scores' covariance `information` on the kept features, both (p, p)."""
         return symmetric(information - (self.slope * self.h) @ self.slope.T)
 
-    def coefficient_root(self, n_private: float, tau: float) -> Array:
+    def coefficient_root(self, n_private: float) -> Array:
         """Return R (k, q) with P_b = R R' in the kept directions; see `moment_covariance`."""
-        # S_m = H/N + Sigma_zeta, so that H^-1 S_m H^-1 = H^-1/N + H^-1 Sigma_zeta H^-1
+        # S_m = H/N + Sigma, so that H^-1 S_m H^-1 = H^-1/N + H^-1 Sigma H^-1
         spread = np.diag(1.0 / (self.h * n_private)) + self.noise / np.outer(self.h, self.h)
         a, vectors = np.linalg.eigh(symmetric(spread))
-        a = np.maximum(a, 0.0)
-        return self.basis @ (vectors * np.sqrt(a / (1.0 + a / tau**2)))
+        return self.basis @ (vectors * np.sqrt(np.maximum(a, 0.0)))
 
 
 class ScoreMoments(NamedTuple):
@@ -109,7 +107,7 @@ class ScoreMoments(NamedTuple):
 
 def tilt_moments(scores: Array, shares: Array, tilt: ReleasedTilt) -> TiltMoments:
     """Accumulate mu, C and H over blocks of rows and cut H. Shares (row,) sum to one."""
-    phi, noise = tilt.features, symmetric(tilt.noise)
+    phi, noise = tilt.features, symmetric(tilt.error)
     k, p = len(noise), scores.shape[1]
     if np.shape(phi) != (len(shares), k):
         raise ValueError(
@@ -176,7 +174,7 @@ class FitTest:
         moments = tilt_moments(test.features, shares, tilt)
         sums = score_moments(test.features, shares, tilt, moments)
         second, slope = moments.unspanned(sums.information), moments.slope
-        missed = test.value - shares @ test.features - slope @ (moments.basis.T @ (tilt.value - moments.center))
+        missed = test.value - shares @ test.features - slope @ (moments.basis.T @ (tilt.mean - moments.center))
         by_chance = second / n_private + sums.residual + test.noise + slope @ moments.noise @ slope.T
         left = np.diag(second) > _LEFT * np.maximum(np.diag(sums.information), 1e-300)
         both = np.ix_(left, left)
@@ -289,14 +287,13 @@ class Meat:
         tilt: ReleasedTilt | None,
         n_private: float,
         *,
-        tau: float = TAU,
         misfit: Misfit | None = None,
         moments: TiltMoments | None = None,
     ) -> Meat:
         """Evaluate the first three terms from scores (row, p) and shares (row,), which sum to one, without bias.
 
-        Without a tilt it is the row sandwich. `tau` is the prior standard deviation of the tilt's coefficients. Pass
-        `misfit`, and the `moments` of other scores of the same rows, if they are known.
+        Without a tilt it is the row sandwich. Pass `misfit`, and the `moments` of other scores of the same rows, if
+        they are known.
 
         Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
         """
@@ -309,7 +306,7 @@ class Meat:
         sums = score_moments(scores, shares, tilt, moments)
         none = np.zeros_like(sums.residual)
         missed = none if np.isnan(misfit.value) else misfit.value * moments.unspanned(sums.information)
-        return cls(sums.residual, moments.moment_covariance(n_private, tau), missed, none, none, sums, moments, misfit)
+        return cls(sums.residual, moments.moment_covariance(n_private), missed, none, none, sums, moments, misfit)
 
     def bias(self, scores: Array, shares: Array, bread: Array) -> Array:
         """Return `FitTest.bias` of estimates with these scores and J^-1 (p, p); the meat does not include it yet."""
@@ -338,7 +335,6 @@ def second_order_covariance(
     gradients_at: GradientsAt,
     *,
     n_private: float,
-    tau: float,
     basis: Array,
     inner: Array,
     covariance: Array,
@@ -366,7 +362,7 @@ def second_order_covariance(
     features = (phi[rows] - tilt.center) @ tilt.basis
     features = features - share @ features
     # the symmetric root, because eigenvectors of features that vary alike may rotate with rounding errors
-    left, size, _ = np.linalg.svd(tilt.coefficient_root(n_private, tau), full_matrices=False)
+    left, size, _ = np.linalg.svd(tilt.coefficient_root(n_private), full_matrices=False)
     half = rng.standard_normal((_PAIRS, len(left)))
     half *= (3 / np.mean(half**4, axis=0)) ** 0.25  # squares of quadratic terms are fourth powers
     first = _SMALL * ((half @ (left * size)) @ left.T) @ tilt.basis

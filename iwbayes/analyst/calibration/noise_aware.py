@@ -85,7 +85,7 @@ def noise_aware_weights(
     rng = np.random.default_rng(random_seed)
     own = release.weights
     positive = np.isfinite(own.log_weights[0])
-    posterior = TiltPosterior(tilt.features[positive], tilt.base[positive], tilt.value, tilt.noise)
+    posterior = TiltPosterior(tilt.features[positive], tilt.base[positive], tilt.mean, tilt.error)
     assert tilt.coefficients is not None  # noqa: S101 - a release's tilt has them
     b = draw_tilts(posterior, tilt.coefficients, n_draws, method=method, sampler=options, rng=rng)
     variance = 1 - own.ess / release.n_private

@@ -19,7 +19,7 @@ from iwbayes.analyst.calibration.measures import MEASURES
 from iwbayes.analyst.calibration.meat import GradientsAt, Meat, second_order_covariance
 from iwbayes.analyst.calibration.score_marginals import OF_FORMULA, OF_REPEATED_NOISE, ScoreEquation, ScoreMarginal
 from iwbayes.analyst.inference.weighted_posterior import DEFINITE, Mode, WeightedScores
-from iwbayes.analyst.released_tilt import TAU, ReleasedTilt
+from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.utils.arrays import Array, symmetric
 from iwbayes.utils.threads import one_blas_thread
 
@@ -116,7 +116,6 @@ def calibrate_normal(
     prior: Prior,
     n_private: float,
     tilt: ReleasedTilt | None = None,
-    tau: float = TAU,
     spread: Spread | None = None,
     drawn: Drawn | None = None,
 ) -> CalibratedNormal:
@@ -124,22 +123,20 @@ def calibrate_normal(
 
     Theory: docs/theory.md#the-sandwich-with-the-noise-in-it.
 
-    ``prior`` maps theta (p,) to the gradient (p,) and Hessian (p, p) of the log prior. ``tau`` is the prior standard
-    deviation of the tilt's coefficients. Without a tilt the result is the row sandwich, which leaves out the noise of
-    the weights. With a ``spread``, standard deviations come from rehearsals and correlations from the formula, because
-    a few dozen rehearsals cannot estimate a covariance of many parameters. ``drawn`` describes draws from the weighted
-    posterior, for measures that compare them with the mode.
+    ``prior`` maps theta (p,) to the gradient (p,) and Hessian (p, p) of the log prior. Without a tilt the result is the
+    row sandwich, which leaves out the noise of the weights. With a ``spread``, standard deviations come from rehearsals
+    and correlations from the formula, because a few dozen rehearsals cannot estimate a covariance of many parameters.
+    ``drawn`` describes draws from the weighted posterior, for measures that compare them with the mode.
 
     The result is equivariant under linear reparametrisation. One Newton step leads from the mode to the maximum of the
     likelihood. If noise is too large for a formula that is linear in the moments, the second-order term is added to V,
     with `gradients_at`, and parameters that are far from normal get `marginals`, with `scores_at`.
     """
-    for name, value in (("n_private", n_private), ("tau", tau)):
-        if not value > 0:
-            raise ValueError(f"{name} must be positive; got {value!r}.")
+    if not n_private > 0:
+        raise ValueError(f"n_private must be positive; got {n_private!r}.")
     with one_blas_thread():
         theta, scores, shares = terms.theta, terms.scores, terms.shares
-        meat = Meat.of(scores, shares, tilt, n_private, tau=tau)
+        meat = Meat.of(scores, shares, tilt, n_private)
         information, moments = meat.scores.information, meat.tilt
         precision = symmetric(n_private * terms.curvature - prior(theta)[1])
         basis, n_prior, inner = _directions(precision, terms.curvature, information, n_private)
@@ -152,7 +149,7 @@ def calibrate_normal(
         meat = replace(meat, misfit_meat=meat.misfit_meat + np.outer(of_scores, of_scores))
         if tilt is not None and moments is not None and terms.gradients_at is not None:
             of_estimates = second_order_covariance(
-                theta, scores, shares, tilt.features, moments, terms.gradients_at, n_private=n_private, tau=tau,
+                theta, scores, shares, tilt.features, moments, terms.gradients_at, n_private=n_private,
                 basis=informed, inner=inner, covariance=half @ meat.total @ half.T,
             )  # fmt: skip
             outward = terms.curvature @ informed  # maps a covariance of estimates to one of scores
@@ -173,7 +170,7 @@ def calibrate_normal(
         measures = {name: one.of(at) for name, one in MEASURES.items()}
         if tilt is not None and terms.scores_at is not None:
             equation = ScoreEquation(
-                scores, terms.scores_at, prior, shares, tilt, of_formula, terms.curvature, precision, n_private, tau
+                scores, terms.scores_at, prior, shares, tilt, of_formula, terms.curvature, precision, n_private
             )
             varying = np.diag(bread @ information @ bread) > 0
             # Scores away from the mode are known if the tilt measured products of columns, not scores at some mode.

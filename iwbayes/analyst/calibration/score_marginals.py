@@ -80,7 +80,6 @@ class ScoreEquation:
     curvature: Array  # (p, p), of the mean log likelihood at the mode
     precision: Array  # (p, p), of the posterior there: it says how the other parameters follow one
     n_private: float
-    tau: float
 
     def marginals(
         self, mean: Array, covariance: Array, informed: NDArray[np.bool_], curvature_errors: Array, few: FewRows
@@ -168,9 +167,8 @@ class ScoreEquation:
         good = (np.max(np.abs(np.nan_to_num(scores, nan=np.inf)), axis=0) < _LARGEST_SCORE) & np.isfinite(of_prior)
         scores[:, ~good] = 0.0
         meat = Meat.of(
-            scores, self.shares, self.tilt, self.n_private,
-            tau=self.tau, misfit=self.meat.misfit, moments=self.meat.tilt,
-        ).of_scores  # fmt: skip
+            scores, self.shares, self.tilt, self.n_private, misfit=self.meat.misfit, moments=self.meat.tilt
+        ).of_scores
         hessian, found, start = self.prior(center)[1], [], 0
         for path, steps in wanted:
             part, d = slice(start, start := start + len(steps)), path.direction

@@ -1,8 +1,8 @@
 """Posterior of a tilt's coefficients given its noisy moments: its density and its draws.
 
 Notation: phi_i are the tilt's features of row i, w0_i its base weight, p_i(b) is proportional to w0_i exp(b.phi_i),
-m(b) = sum p_i(b) phi_i, H(b) = dm/db is the covariance of phi under p(b), and m~ = m + zeta is the released mean with
-noise covariance Sigma.
+m(b) = sum p_i(b) phi_i, H(b) = dm/db is the covariance of phi under p(b), and m~ is the mean of the private rows by
+`Shifts`, with covariance Sigma.
 """
 
 from __future__ import annotations

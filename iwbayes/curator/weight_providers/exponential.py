@@ -98,23 +98,18 @@ def integer_total(
     return whole.sum(axis=0), math.nextafter(rows_per_user * sensitivity, math.inf)
 
 
-def tilt(
-    phi: Array, target: Array, noise_covariance: Array, n_private: int, *, base: Array | None = None
-) -> tuple[Array, Array]:
-    """Compute the regularised exponential tilt of rows to a noisy mean.
+def tilt(phi: Array, target: Array, ridge: Array, *, base: Array | None = None) -> tuple[Array, Array]:
+    """Compute the regularised exponential tilt of rows to a mean with errors.
 
-    It minimises log sum_i exp(base_i + phi_i b) - b.target + b'S b/2 with S = noise covariance + Cov(phi)/N, by
-    Newton's method with a line search. The problem is strictly convex. Theory: docs/theory.md#the-tilt.
+    It minimises log sum_i exp(base_i + phi_i b) - b.target + b'V b/2 by Newton's method with a line search. The problem
+    is strictly convex. Theory: docs/theory.md#the-tilt.
 
-    ``phi`` has shape (row, k) and ``target``, the noisy mean, shape (k,). ``base`` are log shares of the rows before
-    the tilt, equal by default, also for Cov(phi). Returns log weights, with mean weight one, and the coefficients b.
+    ``phi`` has shape (row, k). ``target`` (k,) and ``ridge`` (k, k) are the mean and its covariance V by `Shifts`. The
+    ridge keeps b finite if no tilt of the rows has this mean. ``base`` are log shares of the rows before the tilt,
+    equal by default. Returns log weights, with mean weight one, and the coefficients b.
     """
     base = np.full(len(phi), -math.log(len(phi))) if base is None else base
     with one_blas_thread():
-        start = np.exp(base)
-        center = start @ phi
-        covariance = (phi * start[:, None]).T @ phi - np.outer(center, center)
-        ridge = noise_covariance + covariance / n_private
         b = np.zeros(phi.shape[1])
 
         def objective(b: Array) -> tuple[float, Array]:

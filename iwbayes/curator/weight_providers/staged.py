@@ -20,6 +20,7 @@ from iwbayes.curator.weight_providers.tilt import TiltWeights
 from iwbayes.evidence import FeatureMap
 from iwbayes.evidence.measurement import MEAN_OF_COLUMNS, MEAN_OF_FEATURES, Measurement, misfit_before_tilt
 from iwbayes.evidence.scores import ColumnScores, RowScores, ScoreMap, ScoreModel
+from iwbayes.evidence.shifts import Shifts
 from iwbayes.release.statement import Event
 from iwbayes.release.weights import Weights
 from iwbayes.schema import Schema
@@ -46,10 +47,11 @@ class StagedTilt(Tilt):
     """Weights that tilt the synthetic rows to the noisy mean scores of named models, in four stages.
 
     Each stage fits the models to the synthetic rows, with the weights of the previous stages. It measures the mean of
-    the models' clipped scores at these modes over the private rows, with noise, and tilts the weights to this mean,
-    combined with previous measurements. The error of a mode decreases from stage to stage, as in Newton's method. The
-    first two stages also measure the means of the columns that the models use, and of their products if the budget
-    allows. All are charged before any noise is drawn. See docs/methods.md#stagedtilt. Theory: docs/theory.md#in-stages.
+    the models' clipped scores at these modes over the private rows, with noise, and tilts the weights to the posterior
+    mean given this measurement and the error left by previous stages. The error of a mode decreases from stage to
+    stage, as in Newton's method. The first two stages also measure the means of the columns that the models use, and of
+    their products if the budget allows. All are charged before any noise is drawn. See docs/methods.md#stagedtilt.
+    Theory: docs/theory.md#in-stages.
 
     Parameters
     ----------
@@ -183,7 +185,7 @@ class StagedTilt(Tilt):
 
     def _weigh(self, fit: OpenFit) -> Weights:
         synthetic, n = fit.synthetic, fit.facts.n_private
-        ledger, measurement, error, known = fit.pay(), None, math.nan, math.inf
+        ledger, measurement, error, left = fit.pay(), None, math.nan, tuple[float, ...]()
         base, fitters = np.full(len(synthetic), -math.log(len(synthetic))), self.fitters(synthetic)
         budgets, of_columns = self.parts(epsilon=fit.epsilon, delta=fit.delta), None
         for stage, budget in enumerate(budgets):
@@ -193,22 +195,26 @@ class StagedTilt(Tilt):
             if features is None:
                 break
             if scores is None or (measurement is not None and isinstance(measurement.features, FeatureMap)):
-                known = math.inf  # previous stages measured different columns
+                left = ()  # previous stages measured different columns
             found = self._measure(fit, ledger, features, MEAN_OF_FEATURES, budget, self._label(stage))
             columns = found.tilt_columns
             assert found.features is not None  # noqa: S101 - they were measured
-            phi, noise = found.features.transform(synthetic.frame)[:, columns], found.noise.covariance[columns, columns]
+            phi, value = found.features.transform(synthetic.frame)[:, columns], found.value[columns]
+            noise = found.noise.covariance[columns, columns]
             if stage == 0:
                 # products tell little of the error in the scores
-                axes = features.without_products() if isinstance(features, ScoreMap) else np.eye(phi.shape[1])
-                moved = (found.value[columns] @ axes, axes.T @ noise @ axes)
-                error = misfit_before_tilt(phi @ axes, shares, *moved, n)
-            found, known = combined(found, shares @ phi, known)
+                part = slice(0, sum(features.block_sizes[:2]))
+                error = misfit_before_tilt(phi[:, part], shares, value[part], noise[part, part], n)
             if isinstance(features, ScoreMap):
                 of_columns = columns_of(found, features, synthetic.schema) or of_columns
-            log_weights, b = tilt(phi, found.value[columns], found.noise.covariance[columns, columns], n, base=base)
+            # at first, rows are off by at least their own sampling error; then by the error that the stage before left
+            floors = (*left, *(float(shares @ shares),) * len(features.block_sizes))[: len(features.block_sizes)]
+            found = replace(found, misfit=error, columns=of_columns, floors=floors)
+            shifts = Shifts.of(phi, shares, value, noise, found.shift_blocks)
+            left = tuple(block.left for block in shifts.blocks)
+            log_weights, b = tilt(phi, shifts.means, shifts.covariance + shifts.spread / n, base=base)
             base = log_weights - logsumexp(log_weights)
-            measurement = replace(found, coefficients=b, misfit=error, columns=of_columns)
+            measurement = replace(found, coefficients=b)
         what = f"scores of {self._named}" if measurement else "nothing, since all synthetic rows are alike"
         return Weights(base + math.log(len(base)), f"{self.label}({what})", measurement=measurement)
 
@@ -222,22 +228,3 @@ def columns_of(found: Measurement, features: ScoreMap, schema: Schema) -> Measur
     value = found.value[found.tilt_columns] @ turned
     noise = replace(found.noise, dim=len(value))
     return Measurement(MEAN_OF_COLUMNS, value, noise, found.sensitivity, own, found.n_private)
-
-
-def combined(found: Measurement, before: Array, known: float) -> tuple[Measurement, float]:
-    """Combine the measurement of a stage with the estimates of the same means from previous stages.
-
-    These are the means ``before``, shape (k,), with the noise variance ``known`` (inf if nothing was measured). They
-    may have errors beyond noise, so the new measurement's weight depends on the difference (James and Stein's estimate
-    of its mean square), and is at least that from the noise variances. Returns also the combined noise variance.
-    Theory: docs/theory.md#in-stages.
-    """
-    columns = found.tilt_columns
-    own = found.noise.variance
-    gap = found.value[columns] - before
-    at_least = 1.0 if math.isinf(known) else known / (known + own)
-    part = max(at_least, 1 - own / max(float(np.mean(gap**2)), own))
-    left = part**2 * own + ((1 - part) ** 2 * known if part < 1 else 0.0)
-    value = found.value.copy()
-    value[columns] = before + part * gap
-    return replace(found, value=value, noise=found.noise.scaled(math.sqrt(left / own))), left

@@ -27,6 +27,7 @@ from iwbayes.curator.weight_providers.provider import OpenFit
 from iwbayes.evidence import FeatureMap
 from iwbayes.evidence.formulas import check_formulas, model_options
 from iwbayes.evidence.measurement import MEAN_OF_FEATURES, NOISE_TARGET, TEST_OF_FIT
+from iwbayes.evidence.shifts import Shifts
 from iwbayes.evidence.terms import MAX_RAW_TERMS, TERMS, Terms, count_raw_terms
 from iwbayes.evidence.unmeasured import held_back_features, next_terms, number_held_back
 from iwbayes.release.statement import Event
@@ -64,9 +65,10 @@ class TiltWeights(Tilt):
     """Weights exp(b.phi(x)) that tilt the synthetic rows to a noisy mean of features of the private rows.
 
     The tilt uses the private rows only in one noisy mean of bounded features, m = mean phi(z) + noise. The coefficients
-    b minimise log mean_synthetic exp(b.phi) - b.m + b'S b/2 with S = Cov(noise) + Cov_synthetic(phi)/N. The features
-    are public functions of the schema and the synthetic rows (see `FeatureMap`). With a ``base``, the weights are
-    w0 exp(b.phi(x)), with w0 the weights of the base. If all synthetic rows with positive base weights are equal,
+    b minimise log mean_synthetic exp(b.phi) - b.t + b'V b/2. Here t and V are the posterior mean and covariance of the
+    features' means: t is as far from the rows' own means as noise does not explain (see `Shifts`). The
+    features are public functions of the schema and the synthetic rows (see `FeatureMap`). With a ``base``, the weights
+    are w0 exp(b.phi(x)), with w0 the weights of the base. If all synthetic rows with positive base weights are equal,
     nothing is measured, and the weights are those of the base. With users of up to tau rows, the sum of the features
     changes by up to tau times the change of one row. It is divided by the released, noisy number of rows. See
     docs/methods.md#tiltweights and docs/theory.md.
@@ -299,13 +301,17 @@ class TiltWeights(Tilt):
         phi = design.features.transform(synthetic.frame)[:, measurement.tilt_columns]
         noise = measurement.noise.covariance[measurement.tilt_columns, measurement.tilt_columns]
         target, n_used = measurement.value[measurement.tilt_columns], phi.shape[1]
-        log_weights, b = tilt(phi, target, noise, facts.n_private, base=base)
+        # the mean of the synthetic rows is off by at least their own sampling error
+        measurement = replace(measurement, floors=(float(shares @ shares),) * len(design.features.block_sizes))
+        shifts = Shifts.of(phi, shares, target, noise, measurement.shift_blocks)
+        target, ridge = shifts.means, shifts.covariance + shifts.spread / facts.n_private
+        log_weights, b = tilt(phi, target, ridge, base=base)
         while self._is_wide(synthetic.schema) and kish_ess(log_weights) < LEAST_ESS * kish_ess(base):
             n_used = n_used * 3 // 4
             used = slice(0, n_used)
             log_weights = base  # the result if no direction is left
             if n_used:
-                log_weights, _ = tilt(phi[:, used], target[used], noise[used, used], facts.n_private, base=base)
+                log_weights, _ = tilt(phi[:, used], target[used], ridge[used, used], base=base)
         if n_used < phi.shape[1]:
             return Weights(log_weights, f"TiltWeights({n_used} of {design.terms}{name})")
         measurement = replace(measurement, coefficients=b)

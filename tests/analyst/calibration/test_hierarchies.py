@@ -106,7 +106,7 @@ def test_groups_that_hardly_differ_have_no_joint_mode_and_a_posterior():
     model = model_of(release)
     terms = ModelPosterior(model)
     rng = np.random.default_rng(5)
-    hyper = np.column_stack([rng.normal(1, 0.3, 4000), rng.normal(-2.0, 0.8, 4000)])
+    hyper = np.column_stack([rng.normal(1, 0.15, 4000), rng.normal(-2.2, 1.2, 4000)])
     informed = np.array([False, False, *[True] * len(LEVELS)])
     mode = terms.mode(np.r_[hyper.mean(axis=0), np.ones(len(LEVELS))], informed).theta
     theta = mode[2:] + rng.normal(0, 0.08, (4000, len(LEVELS)))

@@ -14,7 +14,7 @@ from scipy.special import expit
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.released_tilt import TAU, ReleasedTilt
+from iwbayes.analyst.released_tilt import ReleasedTilt
 
 pytestmark = pytest.mark.interpreted
 
@@ -32,11 +32,11 @@ def calibrated_likelihood(release, scores, curvature, theta):
     """Maximum and variance of the calibrated likelihood of one parameter: the formulas as printed, in numbers."""
     p = release.weights.values / M
     tilt = ReleasedTilt.of(release)
-    away, noise = tilt.features, tilt.noise
+    away = tilt.features
     away = away - p @ away
     s = scores - p @ scores
     h, c = (away * p[:, None]).T @ away, (s * p) @ away
-    posterior = np.linalg.inv(h @ np.linalg.inv(h / N + noise) @ h + np.eye(len(h)) / TAU**2)
+    posterior = np.linalg.solve(h, np.linalg.solve(h, h / N + tilt.error).T)
     left = s - away @ np.linalg.solve(h, c)
     variance = np.sum(p**2 * left**2) + c @ posterior @ c
     return theta + p @ scores / curvature, variance / curvature**2

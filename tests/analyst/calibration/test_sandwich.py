@@ -37,15 +37,15 @@ def rows():
     return x, y, weights, phi
 
 
-def section_13(terms, phi, noise, n, tau):
-    """The formulas as they are printed, with plain inverses."""
+def section_13(terms, phi, noise, n):
+    """The formulas as they are printed, with plain inverses, without a prior of the tilt's coefficients."""
     p = terms.shares
     s = terms.scores - p @ terms.scores
     d = phi - p @ phi
     c = (s * p[:, None]).T @ d
     h = (d * p[:, None]).T @ d
     s_m = h / n + noise
-    p_b = np.linalg.inv(h @ np.linalg.inv(s_m) @ h + np.eye(len(h)) / tau**2)
+    p_b = np.linalg.inv(h @ np.linalg.inv(s_m) @ h)
     r = s - d @ np.linalg.inv(h) @ c.T
     v = (r * p[:, None] ** 2).T @ r + c @ p_b @ c.T
     j = np.linalg.inv(terms.curvature)
@@ -54,15 +54,14 @@ def section_13(terms, phi, noise, n, tau):
     return j @ v @ j, kappa, np.sqrt(np.trace(np.linalg.inv(h) @ noise))
 
 
-@pytest.mark.parametrize("tau", [1.0, 0.05])
-def test_formulas_as_printed(rows, tau):
+def test_formulas_as_printed(rows):
     x, y, weights, phi = rows
     rng = np.random.default_rng(0)
     root = rng.normal(size=(4, 4)) * 0.03
     noise = root @ root.T
     terms = linear_terms(x, y, weights)
-    normal = calibrate_normal(terms, prior=flat, n_private=150, tilt=as_tilt(phi, noise), tau=tau)
-    covariance, kappa, kappa0 = section_13(terms, phi, noise, 150, tau)
+    normal = calibrate_normal(terms, prior=flat, n_private=150, tilt=as_tilt(phi, noise))
+    covariance, kappa, kappa0 = section_13(terms, phi, noise, 150)
     assert_allclose(normal.likelihood_covariance, covariance, rtol=1e-9)
     assert_allclose(normal.covariance, covariance, rtol=1e-7)
     assert_allclose(normal.measures["kappa"], kappa, rtol=1e-9)
@@ -86,7 +85,7 @@ def test_features_that_span_the_scores_give_the_private_sandwich(rows):
     # without noise and with a flat prior on the tilt, r = 0 and the synthetic rows add nothing
     x, y, weights, _ = rows
     terms = linear_terms(x, y, weights)
-    normal = calibrate_normal(terms, prior=flat, n_private=150, tilt=as_tilt(terms.scores, np.zeros((2, 2))), tau=1e8)
+    normal = calibrate_normal(terms, prior=flat, n_private=150, tilt=as_tilt(terms.scores, np.zeros((2, 2))))
     bread = np.linalg.inv(terms.curvature)
     information = (terms.scores * terms.shares[:, None]).T @ terms.scores
     assert_allclose(normal.likelihood_covariance, bread @ information @ bread / 150, rtol=1e-9)
@@ -200,8 +199,6 @@ def test_a_direction_that_hardly_varies_is_cut_without_harm(rows):
     assert whole.facts["cut_directions"] == 1
     assert_allclose(whole.covariance, without.covariance, rtol=1e-3)
     assert_allclose(whole.facts["kappa0"], without.facts["kappa0"], rtol=1e-3)
-    exact = section_13(terms, np.hstack([phi, corner]), noise * np.eye(5), 150, 1.0)[0]
-    assert_allclose(whole.covariance, exact, rtol=0.02)
 
 
 def test_likelihood_ess(rows):
@@ -302,7 +299,6 @@ def test_steps_to_where_a_density_is_refused_are_shortened():
         ({"tilt": as_tilt(np.ones((400, 2)), np.eye(2))}, "features must vary"),
         ({"tilt": as_tilt(np.full((400, 1), np.nan), np.eye(1))}, "must be finite"),
         ({"n_private": 0}, "n_private must be positive"),
-        ({"tau": -1.0}, "tau must be positive"),
     ],
 )
 def test_refusals_of_inputs(rows, change, message):

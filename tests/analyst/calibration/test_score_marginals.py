@@ -36,13 +36,13 @@ def ratio(noise, n_rows=12_000, prior=flat):
         return rows[:, :1] - rows[:, 1:] * theta
 
     terms = LikelihoodTerms(theta, scores_at(theta), mean[None, 1:], shares, scores_at=scores_at)
-    return rows, tilt, terms, calibrate_normal(terms, prior=prior, n_private=N, tilt=tilt, tau=1e6)
+    return rows, tilt, terms, calibrate_normal(terms, prior=prior, n_private=N, tilt=tilt)
 
 
 def test_the_interval_of_a_ratio_is_fieller_s():
     rows, tilt, terms, normal = ratio([0.05**2, 0.11**2])
     # covariance of both means; the values t with |a - b t| <= z sd(t) lie between the roots of a quadratic
-    c = Meat.of(rows, terms.shares, tilt, N, tau=1e6).total
+    c = Meat.of(rows, terms.shares, tilt, N).total
     a, b = rows.mean(axis=0)
     z2 = stats.norm.ppf(0.95) ** 2
     roots = np.sort(np.roots([b * b - z2 * c[1, 1], -2 * (a * b - z2 * c[0, 1]), a * a - z2 * c[0, 0]]))
@@ -74,9 +74,9 @@ def test_a_slope_whose_curvature_is_noisy_has_fieller_s_interval(noise, tested):
 
     theta, of_rows = np.array([a / b]), {"scores_at": scores_at, "curvatures": curvatures}
     terms = LikelihoodTerms(theta, scores_at(theta), np.array([[b]]), shares, gradients_at=gradients_at, **of_rows)
-    normal = calibrate_normal(terms, prior=flat, n_private=N, tilt=tilt, tau=1e6)
+    normal = calibrate_normal(terms, prior=flat, n_private=N, tilt=tilt)
     assert (0.03 < normal.measures["curvature_error"][0] < 0.3) == tested
-    c = Meat.of(moments, shares, tilt, N, tau=1e6).total
+    c = Meat.of(moments, shares, tilt, N).total
     z2 = stats.norm.ppf(0.95) ** 2 / (1 - normal.measures["second_order"][0])  # the second order widens every test
     low, high = np.sort(np.roots([b * b - z2 * c[1, 1], -2 * (a * b - z2 * c[0, 1]), a * a - z2 * c[0, 0]]))
     if not tested:
@@ -114,7 +114,7 @@ def test_scores_that_overflow_are_no_numbers_to_compute_with():
         return (np.square(residuals) * np.exp(-2 * theta[0]) - 1)[:, None]
 
     terms = LikelihoodTerms(np.array([mode]), scores_at(np.array([mode])), 2 * np.eye(1), shares, scores_at=scores_at)
-    normal = calibrate_normal(terms, prior=flat, n_private=N, tilt=tilt, tau=1e6)
+    normal = calibrate_normal(terms, prior=flat, n_private=N, tilt=tilt)
     assert np.isfinite(normal.marginals[0].values).all()
     assert 1 < normal.measures["score_ratio"][0] < 20
 

@@ -19,6 +19,7 @@ import iwbayes as iw
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.criticism.compare import stacking_weights
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample
+from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.evidence import FeatureMap
 from iwbayes.evidence.distributions import GaussianDistribution
 from iwbayes.release import Release
@@ -293,16 +294,16 @@ def test_rows_left_out_keep_their_share_of_the_noise(release):
 
 
 def test_shares_of_measured_features_have_the_noise_of_the_measurement():
-    """The weighted mean of a feature that the tilt measures is known up to its own noise and sampling."""
+    """The weighted mean of a feature that the tilt measures is known up to sampling and what its noise leaves open."""
     release = make_release(n=4000, n_private=2000, noise_sd=0.05)
     sample = WeightedSample(release.weights.values, np.arange(4000), release)
     features = release.weights.measurement.features
     phi = features.transform(release.synthetic.frame)[:, 0]
     deviations = (phi - sample.mean(phi))[:, None]
     spread = sample.mean(np.square(deviations[:, 0]))
-    expected = spread / 2000 + 0.05**2
-    # the tilt's prior (standard deviation 1) takes a little of it
-    assert_allclose(sample.covariance(deviations)[0, 0], expected, rtol=0.02)
+    error = ReleasedTilt.of(release).error[0, 0]
+    assert 0.1 * 0.05**2 < error < 0.05**2
+    assert_allclose(sample.covariance(deviations)[0, 0], spread / 2000 + error, rtol=0.02)
 
 
 # comparison

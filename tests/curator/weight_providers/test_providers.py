@@ -15,6 +15,7 @@ import iwbayes as iw
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.curator.weight_providers.exponential import tilt
 from iwbayes.evidence import FeatureMap
+from iwbayes.evidence.shifts import ShiftBlock, Shifts
 
 quiet = pytest.mark.filterwarnings("ignore::iwbayes.utils.warnings.PrivacyWarning")
 
@@ -36,9 +37,12 @@ def test_a_tilt_of_weighted_rows_is_that_of_duplicated_rows():
     rng = np.random.default_rng(2)
     phi, counts = rng.normal(0, 1, (60, 3)), rng.integers(1, 5, 60)
     base = np.log(counts / counts.sum())
-    target, noise = np.array([0.3, -0.2, 0.1]), 0.01 * np.eye(3)
-    weighted, _ = tilt(phi, target, noise, 500, base=base)
-    repeated, _ = tilt(np.repeat(phi, counts, axis=0), target, noise, 500)
+    target, noise, blocks = np.array([0.3, -0.2, 0.1]), 0.01 * np.eye(3), [ShiftBlock(2, 1e-3), ShiftBlock(1, 1e-2)]
+    twice = np.repeat(phi, counts, axis=0)
+    once = Shifts.of(phi, np.exp(base), target, noise, blocks)
+    again = Shifts.of(twice, np.full(len(twice), 1 / len(twice)), target, noise, blocks)
+    weighted, _ = tilt(phi, once.means, once.covariance, base=base)
+    repeated, _ = tilt(twice, again.means, again.covariance)
     of_row = np.repeat(weighted - logsumexp(weighted) - np.log(counts), counts)
     np.testing.assert_allclose(repeated - logsumexp(repeated), of_row, atol=1e-12)
 

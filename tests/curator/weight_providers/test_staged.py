@@ -16,10 +16,8 @@ from iwbayes.analyst.calibration.measures.curvature_error import LIMIT as CURVAT
 from iwbayes.curator.privacy.accounting import gaussian_multiplier, price
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.curator.weight_providers import staged
-from iwbayes.curator.weight_providers.staged import STAGES, combined
-from iwbayes.evidence.distributions import GaussianDistribution
-from iwbayes.evidence.measurement import Measurement
-from iwbayes.evidence.scores import ColumnScores, RowFeatures, ScoreMap
+from iwbayes.curator.weight_providers.staged import STAGES
+from iwbayes.evidence.scores import ColumnScores, ScoreMap
 from iwbayes.release import load
 
 FORMULA = "y ~ x + z"
@@ -418,35 +416,3 @@ def test_a_release_in_stages_is_stored_replayed_and_calibrated(tmp_path):
     damaged = replace(release, recipe={**release.recipe, "settings": {**release.recipe["settings"], "weights": None}})
     with pytest.raises(ValueError, match="cannot be replayed"):
         iw.rehearse(damaged, 10, random_seed=1, progressbar=False)
-
-
-def test_stages_are_combined_by_their_noise_and_by_how_far_they_are_apart():
-    rng, k = np.random.default_rng(8), 40
-    _, rows = tables()
-    features = RowFeatures(rows.schema, np.zeros((len(rows), k)), 1.0, False, "none")
-    noise = GaussianDistribution(0.1, k)
-
-    def measured(value):
-        return Measurement("mean of features", value, noise, 1.0, features, 100)
-
-    value, before = rng.normal(0, 5, (2, k))
-    first, known = combined(measured(value), before, math.inf)
-    np.testing.assert_allclose(first.value, value)
-    assert known == pytest.approx(0.01) == first.noise.covariance[0, 0]
-    # means that agree are averaged by their precisions, and the noise is that of the average
-    both, known = combined(measured(value), value, 0.04)
-    np.testing.assert_allclose(both.value, value)
-    assert known == pytest.approx(1 / (1 / 0.01 + 1 / 0.04)) == both.noise.covariance[0, 0]
-    near, _ = combined(measured(value), value + 0.1, 0.04)
-    np.testing.assert_allclose(near.value, value + 0.02)
-    # those far apart are not: the stages before are wrong by more than noise
-    apart, known = combined(measured(value), value + 10.0, 0.04)
-    np.testing.assert_allclose(apart.value, value, atol=2e-3)
-    assert known == pytest.approx(0.01, rel=1e-3)
-    # and it never does worse than the better of the two, up to the error of the estimated part
-    for bias in (0.0, 0.1, 0.2, 0.5, 2.0):
-        errors = []
-        for _ in range(400):
-            old, own = bias + 0.2 * rng.normal(size=k), 0.1 * rng.normal(size=k)
-            errors.append(np.mean(combined(measured(own), old, 0.04)[0].value ** 2))
-        assert np.mean(errors) < 0.0105

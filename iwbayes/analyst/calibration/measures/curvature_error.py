@@ -67,7 +67,7 @@ def error_variances(
     phi = np.concatenate([block[rows] for block in blocks], axis=1)
     k = len(tilt.noise)
     noise = np.zeros((phi.shape[1], phi.shape[1]))
-    noise[:k, :k] = tilt.noise
+    noise[:k, :k] = tilt.error
     if tilt.columns is not None:
         noise[k:, k:] = tilt.columns.noise
     phi = phi - shares @ phi
