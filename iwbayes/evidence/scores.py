@@ -196,7 +196,7 @@ class ScoreMap(BoundedFeatures):
     def of_columns(self, schema: Schema) -> tuple[FeatureMap, Array] | None:
         """Return features of the columns, and U (k, r), by which their mean follows from the mean of z.
 
-        None if no columns are among the scores. The raw values of `ColumnScores` are linear in z. Features are
+        None if no columns that vary are among the scores. The raw values of `ColumnScores` are linear in z. Features are
         combinations with orthonormal U, which keeps noise independent; never clipped, as they describe public numbers.
         """
         last = self.scores[-1]
@@ -205,6 +205,8 @@ class ScoreMap(BoundedFeatures):
         n_terms, place = len(last.terms), [schema.feature_names.index(name) for name in last.schema.feature_names]
         terms = tuple(tuple(place[index] for index in term) for term in last.terms)
         turned, whitener = _decomposed(self.back[:, -n_terms:])
+        if not turned.shape[1]:
+            return None
         found = FeatureMap(schema, terms, self.center[-n_terms:], whitener, bound=1.0, flag=False)
         return found.with_bound(found.reach), turned
 

@@ -31,6 +31,8 @@ _SCALES = 400
 _VARIANCES = 0.5 / gammaincinv(0.5, (np.arange(32) + 0.5) / 32)
 #: Directions of features with less than this share of the largest variance count as having this share.
 _LEAST_SPREAD = 1e-4
+#: So do those with less than this variance. One is usual; features with so little are those of rows that are alike.
+_ALIKE = 1e-12
 
 
 class ShiftBlock(NamedTuple):
@@ -58,8 +60,9 @@ class BlockShifts(NamedTuple):
         # for each scale and feature: the marginal density of the gap, and moments of the share of it that is a shift
         density, first, second = np.full((3, _SCALES, len(gap)), 1e-300)
         for variance in _VARIANCES:
-            total = floor + scales * variance + errors
-            share, own = 1 - errors / total, np.exp(-0.5 * gap**2 / total) / np.sqrt(total / errors)
+            prior = floor + scales * variance
+            total = prior + errors
+            share, own = prior / total, np.exp(-0.5 * gap**2 / total) / np.sqrt(total / errors)
             density, first, second = density + own, first + share * own, second + share**2 * own
         first, second = first / density, second / density
         log_weights = np.log(density).sum(axis=1)
@@ -97,9 +100,10 @@ class Shifts:
         """
         with one_blas_thread():
             before = shares @ phi
-            spread = symmetric((phi * shares[:, None]).T @ phi - np.outer(before, before))
+            away = phi - before
+            spread = symmetric((away * shares[:, None]).T @ away)
             values, vectors = np.linalg.eigh(spread)
-            values = np.maximum(values, _LEAST_SPREAD * values[-1])
+            values = np.maximum(values, max(_LEAST_SPREAD * values[-1], _ALIKE))
             root = np.asarray(np.linalg.cholesky(symmetric((vectors * values) @ vectors.T)), dtype=np.float64)
             whitened = solve_triangular(root, np.column_stack([value - before, noise]), lower=True)
             gap, errors = whitened[:, 0], symmetric(solve_triangular(root, whitened[:, 1:].T, lower=True))

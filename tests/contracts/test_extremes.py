@@ -162,11 +162,19 @@ def tables(draw):
 @pytest.mark.parametrize("examples", [25, pytest.param(400, marks=pytest.mark.slow)])
 def test_any_schema_and_table_is_published(tmp_path_factory, examples):
     @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck), derandomize=examples < 100)
-    @given(tables(), st.sampled_from(EPSILONS))
-    def publishes(table, epsilon):
+    @given(tables(), st.sampled_from(EPSILONS), st.booleans())
+    def publishes(table, epsilon, named):
         schema, frame = table
         assert iw.Schema.from_dict(schema.to_dict()) == schema
-        release = iw.publish(iw.PrivateTable(frame, schema), epsilon=epsilon, delta=1e-6)
+        response = schema.names[0] if named and len(schema) > 1 else None
+        ledger = iw.Ledger(epsilon, 1e-6)
+        try:
+            release = iw.publish(
+                iw.PrivateTable(frame, schema), epsilon=epsilon, delta=1e-6, ledger=ledger, response=response
+            )
+        except ValueError:  # a formula cannot have every name, and for whole numbers no family is assumed
+            assert response is not None and not ledger.events
+            return
         found = iw.load(release.save(tmp_path_factory.mktemp("any") / "r.iwb"))
         assert found.summary() == release.summary() and found.synthetic.schema == schema
         pd.testing.assert_frame_equal(found.synthetic.frame, release.synthetic.frame)

@@ -139,6 +139,19 @@ def test_features_that_do_not_vary_get_finite_means_and_coefficients():
     assert np.isfinite(tilt(phi, found.means, found.covariance)[1]).all()
 
 
+@pytest.mark.parametrize("spread", [0.0, 1e-15, 1e-9, 1e-7, 1e-4])
+def test_rows_that_are_almost_alike_far_from_the_origin(spread):
+    """Their covariance is not lost in the rounding of means. Clipped scores are alike if the response is constant."""
+    rng = np.random.default_rng(2)
+    away = spread * rng.normal(size=(200, 14)) @ np.diag([1.0] * 10 + [0.0] * 4)
+    phi, shares = away + rng.normal(size=14), np.full(200, 1 / 200)
+    found = Shifts.of(phi, shares, shares @ phi + 0.01 * rng.normal(size=14), 1e-4 * np.eye(14), [ShiftBlock(14, 0.01)])
+    log_weights, b = tilt(phi, found.means, found.covariance + found.spread / 200)
+    assert np.isfinite(b).all() and np.abs(log_weights).max() < 0.2
+    moved = tilt(phi + 5.0, found.means + 5.0, found.covariance + found.spread / 200)[0]
+    np.testing.assert_allclose(moved, log_weights, atol=1e-6)
+
+
 @pytest.mark.parametrize("bias", [0.0, 0.1, 0.2, 0.5, 2.0])
 def test_a_stage_with_the_variance_left_before_as_floor_is_no_worse_than_the_better_of_the_two(bias):
     """Old means with errors of variance 0.04, perhaps biased, and new ones with errors of variance 0.01."""

@@ -110,7 +110,9 @@ def tilt(phi: Array, target: Array, ridge: Array, *, base: Array | None = None) 
     """
     base = np.full(len(phi), -math.log(len(phi))) if base is None else base
     with one_blas_thread():
-        b = np.zeros(phi.shape[1])
+        # moving the origin changes no weight; far from it, the covariance of rows that are almost alike would be lost
+        origin = np.exp(base - logsumexp(base)) @ phi
+        phi, target, b = phi - origin, target - origin, np.zeros(phi.shape[1])
 
         def objective(b: Array) -> tuple[float, Array]:
             score = base + phi @ b
