@@ -15,10 +15,12 @@ BEGIN, END = "<!-- measures: python docs/measures.py -->\n", "<!-- end of measur
 def limit_of(measure: Measure) -> str:
     """Say the limits of a measure, by the source of the intervals."""
     judged = {how: limit for how, limit in measure.limits.items() if measure.judges(how)}
+    if judged.get("scores") == judged.get("formula"):  # the formula, too
+        judged.pop("scores", None)
     if not judged:
         return "none"
     side = "below" if measure.worst == "largest" else "above"
-    if len(judged) == len(measure.limits) and len(set(judged.values())) == 1:
+    if {"formula", "rehearsals", "pool"} <= set(judged) and len(set(judged.values())) == 1:
         return f"{side} {next(iter(judged.values()))}"
     return "; ".join(f"{how}: {side} {limit}" for how, limit in sorted(judged.items()))
 

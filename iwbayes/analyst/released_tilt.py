@@ -108,6 +108,11 @@ class ReleasedTilt:
         own = self.weights
         return own is not None and own.n_draws == 1 and not own.steps and has_shares_of(weights, own)
 
+    @property
+    def of_scores(self) -> bool:
+        """Whether the release measured scores of named models, and not columns."""
+        return self.feature_map is None
+
     @cached_property
     def base(self) -> Array:
         """Log shares of the rows before the tilt, ``w / exp(b.phi)``, shape (row,); -inf for rows of weight zero."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -28,7 +29,7 @@ from iwbayes.release import Release
 from iwbayes.release.statement import RowAdjacency
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.utils import checks
-from iwbayes.utils.warnings import CalibrationWarning
+from iwbayes.utils.warnings import CalibrationWarning, WeightsWarning
 
 #: Stages of `publish`, and their relative durations with default settings, roughly.
 _STAGES = {
@@ -111,6 +112,8 @@ def publish(
     -----
     CalibrationWarning
         If the budget is so small that few regressions will be calibrated; raised before anything is charged.
+    WeightsWarning
+        If the weights of the finished release are not fit for use (`Release.unfit`). It is never an error.
 
     Examples
     --------
@@ -167,7 +170,11 @@ def publish(
         recipe["for_models"] = list(weights.for_models)
     if isinstance(weights, StagedTilt):
         recipe["for_models"] = [model.name for model in weights.models]
-    return Release(synthetic, weighted, statement, n_private=facts.n_private, recipe=recipe)
+    release = Release(synthetic, weighted, statement, n_private=facts.n_private, recipe=recipe)
+    if release.unfit:
+        with suppress(WeightsWarning):  # where warnings are errors, this must not lose a release that was paid for
+            warnings.warn(f"{release.unfit}: {release.next_step}.", WeightsWarning, stacklevel=2)
+    return release
 
 
 def _number_of_rows(private: PrivateTable, generator: Generator | GivenTable, n_synthetic: int | None) -> int:

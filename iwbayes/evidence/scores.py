@@ -196,7 +196,7 @@ class ScoreMap(BoundedFeatures):
     def of_columns(self, schema: Schema) -> tuple[FeatureMap, Array] | None:
         """Return features of the columns, and U (k, r), by which their mean follows from the mean of z.
 
-        None if no columns that vary are among the scores. The raw values of `ColumnScores` are linear in z. Features are
+        None if no columns that vary are among them. The raw values of `ColumnScores` are linear in z. Features are
         combinations with orthonormal U, which keeps noise independent; never clipped, as they describe public numbers.
         """
         last = self.scores[-1]

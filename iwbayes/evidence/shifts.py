@@ -78,6 +78,11 @@ class BlockShifts(NamedTuple):
         """Mean posterior variance of a shift."""
         return float(np.mean(np.diag(self.covariance)))
 
+    @property
+    def mean_square(self) -> float:
+        """Posterior mean of the squared shifts, averaged over the features."""
+        return float(np.mean(np.square(self.mean) + np.diag(self.covariance)))
+
 
 @dataclass(frozen=True, eq=False)
 class Shifts:

@@ -26,7 +26,7 @@ from iwbayes.evidence.measurement import MEAN_OF_FEATURES, noise_advice, noise_i
 from iwbayes.evidence.scores import RowFeatures
 from iwbayes.release.file import FORMAT_VERSION, from_bytes, to_bytes
 from iwbayes.release.statement import PrivacyStatement
-from iwbayes.release.weights import ESS_LIMIT, Weights, systematic_indices
+from iwbayes.release.weights import ESS_LIMIT, ROWS_PER_FEATURE, Weights, systematic_indices
 from iwbayes.tables import SyntheticTable
 from iwbayes.tables.reference_levels import rare_references
 from iwbayes.utils import checks
@@ -37,6 +37,11 @@ from iwbayes.utils.display import WIDTH, html_table, one_line, wrapped
 #: Description of the measured features, by the name of their set.
 _MEASURED = dict(
     linear="columns alone", squares="columns and squares", quadratic="columns, squares and products of two"
+)
+#: Next step if the weights are not fit for use.
+_UNFIT = (
+    "do not use the weights; read the rows without them, as rows of the generator. Publish with fewer columns or for "
+    "fewer predictors (for_models), with more private rows or a larger epsilon"
 )
 
 
@@ -145,6 +150,20 @@ class Release:
         """Recommended next step: how to use the release, or how it should be published instead."""
         return self._judged[1]
 
+    @property
+    def unfit(self) -> str:
+        """Why the weights are not fit for use: too few rows have all the weight. Empty if they are, or if unknown."""
+        measurement, ess = self.weights.measurement, self.weights.ess
+        if measurement is None or measurement.features is None or self.weights.steps:
+            return ""
+        k = measurement.tilt_columns.stop
+        if ess > ROWS_PER_FEATURE * k:
+            return ""
+        return (
+            f"the weights are NOT fit for use: all {len(self.synthetic)} synthetic rows are worth {ess:.0f}, fewer "
+            f"than {ROWS_PER_FEATURE:g} for each of the {k} measured features"
+        )
+
     @cached_property
     def _judged(self) -> tuple[str, str]:
         weights, measurement = self.weights, self.weights.measurement
@@ -164,6 +183,8 @@ class Release:
         models = "; ".join(map(str, named)) if isinstance(named, list) else ""  # as the publisher wrote them
         measured = _MEASURED.get(terms) or (f"features of {models}" if models else "named regressions")
         verdict = f"noise ratio {noise_in_words(ratio)}; measured: {measured}"
+        if self.unfit:
+            return f"{self.unfit}; {verdict}", _UNFIT
         if advice := noise_advice(ratio, features.dim, terms):
             return verdict, advice
         share = weights.ess / len(weights)

@@ -25,7 +25,7 @@ class PrivacyWarning(IwbayesWarning):
 
 
 class WeightsWarning(IwbayesWarning):
-    """Warn that a weighted estimate is unreliable: weights have infinite variance, or were cut, or were left out.
+    """Warn that a weighted estimate is unreliable: weights have infinite variance or few rows, or were cut or left out.
 
     Weights are left out of a part of a model that looks like a likelihood, such as a potential with one term per row.
     """

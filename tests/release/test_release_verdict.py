@@ -2,9 +2,11 @@
 
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from factories import seeded_release, simulated_table
 
@@ -83,6 +85,36 @@ def test_weights_that_rest_on_few_rows_are_told(release):
     found = with_weights(release, log_weights=log_weights)
     assert f"few rows have most of the weight (ess {found.weights.ess / 3000:.0%} of the rows)" in found.verdict
     assert "a larger share for the generator" in found.next_step
+
+
+def test_weights_that_are_not_fit_for_use_are_told(release):
+    """Four effective rows for each measured feature are the fewest, as in the verdict of a fit."""
+    k = release.weights.measurement.tilt_columns.stop
+    few = release.weights.log_weights + np.where(np.arange(3000) < 3 * k, 20.0, 0.0)
+    found = with_weights(release, log_weights=few)
+    assert found.weights.ess <= 4 * k < release.weights.ess and not release.unfit
+    assert found.verdict.startswith(
+        f"the weights are NOT fit for use: all 3000 synthetic rows are worth {found.weights.ess:.0f}, fewer than 4 for "
+        f"each of the {k} measured features; noise ratio "
+    )
+    assert found.next_step.startswith("do not use the weights; read the rows without them")
+    for other in (with_weights(found, steps=("psis",)), with_weights(found, measurement=None)):
+        assert not other.unfit
+
+
+@pytest.mark.parametrize("how", ["default", "error"])
+def test_publish_warns_of_weights_that_are_not_fit_for_use_but_never_loses_them(how):
+    names, rng = [f"x{j}" for j in range(60)], np.random.default_rng(1)
+    schema = iw.Schema(*(iw.Real(name, -3, 3) for name in names))
+    private = iw.PrivateTable(pd.DataFrame(rng.uniform(-3, 3, (100, 60)), columns=names), schema)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", iw.CalibrationWarning)
+        warnings.simplefilter(how, iw.WeightsWarning)
+        found = seeded_release(private, epsilon=1.0, n_synthetic=100)
+    assert found.unfit and found.unfit in found.summary(width=1000)
+    said = [warning for warning in caught if warning.category is iw.WeightsWarning]
+    assert len(said) == (how == "default")
+    assert all(" ".join(str(one.message).split()) == f"{found.unfit}: {found.next_step}." for one in said)
 
 
 def test_no_calibrated_interval_is_promised_where_there_is_none(private, release):

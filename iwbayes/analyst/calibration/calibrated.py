@@ -27,6 +27,7 @@ from iwbayes.analyst.calibration.sandwich import CalibratedNormal, LikelihoodTer
 from iwbayes.analyst.calibration.score_marginals import with_marginals
 from iwbayes.analyst.calibration.verdict import (
     NOTHING_MEASURED,
+    TO_SCORES,
     UNKNOWN_EXPLAINED,
     check_of_fit,
     weight_checks,
@@ -255,7 +256,8 @@ def record_of_single(
         return record.assign(deviation=deviations).assign_coords(rehearsal=np.arange(len(found.deviations)))
     if applied is not None:
         of_all = [*weight_checks(facts), bent]
-        return calibration_record(names, "tilt", judged, columns, facts, of_all=of_all, unmeasured=unmeasured)
+        method = TO_SCORES if applied.of_scores else "tilt"
+        return calibration_record(names, method, judged, columns, facts, of_all=of_all, unmeasured=unmeasured)
     why, remedy = (
         "the model's weights are not the released ones, or post-processing changed them",
         "Use reweight(model, release.weights, total=release.n_private).",

@@ -18,8 +18,9 @@ from iwbayes.utils.arrays import Array
 #: likelihoods (n, q).
 CurvaturesAt: TypeAlias = Callable[[NDArray[np.intp], Array, Array], Array]
 
-#: Source of the covariance behind calibrated intervals.
-How = Literal["formula", "rehearsals", "pool"]
+#: Source of the covariance behind calibrated intervals: the formula, for a release of columns or, as "scores", for one
+#: that measured the scores of named models; rehearsals; or a pool over weight draws.
+How = Literal["formula", "scores", "rehearsals", "pool"]
 #: Below this share of a parameter's variance, the tilt counts as having no effect on the parameter.
 NO_PULL = 1e-12
 
@@ -186,7 +187,7 @@ class Measure:
     worst: Literal["largest", "smallest"] = "largest"  # which values are bad
     unknown: str = _UNKNOWN  # what an unknown value means
     #: Sources for which diagnostics list the value of each parameter, and not the worst one only.
-    listed: tuple[How, ...] = ("formula", "rehearsals", "pool")
+    listed: tuple[How, ...] = get_args(How)
 
     @property
     def worst_name(self) -> str:

@@ -68,8 +68,8 @@ def calibration_record(
         - ``influence`` (influence_part, parameter, other_parameter), for tilt weights: the matrices of `Influences`,
           which become a separate group.
 
-        Attributes: ``method`` ("tilt", "row sandwich", "rehearsals" or "pool"), ``weight_draws`` (their number),
-        ``verdict`` ("calibrated", "calibrated in part" or "not calibrated"), ``reasons`` (text, one per line),
+        Attributes: ``method`` ("tilt", "tilt to scores", "row sandwich", "rehearsals" or "pool"), ``weight_draws``
+        (their number), ``verdict`` ("calibrated", "calibrated in part" or "not calibrated"), ``reasons`` (lines),
         ``reasons_of_fit`` (those that concern all parameters), the worst value of each measure (``kappa_max``,
         ``explained_min``, ...), ``nonquadraticity``, and facts of the fit (`facts_of_fit`, ``prior_directions``) and of
         the weights (`weight_facts`). With rehearsals, ``n_rehearsals``, ``failed_refits`` (share),

@@ -211,7 +211,8 @@ def _rehearsed(meat: Meat, bread: Array, curvature: Array, spread: Spread, bias:
     """Return the meat with the standard deviations of rehearsals, and the parts of these."""
     formula = bread @ meat.total @ bread
     unmeasured = meat.scores.information if meat.tilt is None else meat.tilt.unspanned(meat.scores.information)
-    missed = spread.misfit * np.diag(bread @ unmeasured @ bread) + np.square(bias)
+    tails = meat.misfit.beyond * (bread @ meat.scores.beyond)
+    missed = spread.misfit * np.diag(bread @ unmeasured @ bread) + np.square(bias) + np.square(tails)
     own, wanted = np.diag(formula), spread.variance + missed
     scale = np.sqrt(np.divide(wanted, own, out=np.ones_like(own), where=(own > 0) & np.isfinite(wanted)))
     beyond = curvature @ (formula * np.outer(scale, scale) - formula) @ curvature

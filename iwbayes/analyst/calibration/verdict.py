@@ -23,7 +23,7 @@ from iwbayes.analyst.calibration.measures import MEASURES
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.release import Release
 from iwbayes.release.rehearsals import LEAST
-from iwbayes.release.weights import ESS_LIMIT, pareto_k_threshold
+from iwbayes.release.weights import ESS_LIMIT, ROWS_PER_FEATURE, pareto_k_threshold
 from iwbayes.utils.arrays import Array
 
 #: A pool must use more weight draws than this. In a mixture of a thousand, 90 % intervals of 10 draws covered 88 %, of
@@ -43,9 +43,8 @@ CLIPPED_LIMIT, NOISY_CLIPPED_LIMIT = 0.05, 0.2
 SCALES_CLIPPED_LIMIT = 0.1
 #: Ratio of the noise of a feature mean to the sampling error of the private rows, from which noise counts as large.
 NOISY = 0.9
-#: Effective rows for each feature of the tilt. With fewer, features span scores by chance, and "explained" says little.
-#: At this limit a true share of 0.87 reads as 0.9.
-ROWS_PER_FEATURE = 4.0
+#: Method in the record of intervals by the formula, for a release that measured the scores of named models.
+TO_SCORES = "tilt to scores"
 #: Number of parameters that a reason names.
 _NAMED = 3
 
@@ -93,9 +92,13 @@ UNKNOWN_EXPLAINED = Check("explained", "unknown", "", "fail", _NO_SCORES)
 NOTHING_MEASURED = Check("measured", "nothing", "", "fail", _NO_MEASUREMENT)
 
 
+#: Sources of intervals by the method that their record names; of all other methods it is the formula.
+_SOURCES: dict[str, How] = {"rehearsals": "rehearsals", "pool": "pool", TO_SCORES: "scores"}
+
+
 def source(method: str) -> How:
     """Return the source of intervals by the method that their record names, which may come from a stranger's file."""
-    return "rehearsals" if method == "rehearsals" else "pool" if method == "pool" else "formula"
+    return _SOURCES.get(method, "formula")
 
 
 class Judgement(NamedTuple):

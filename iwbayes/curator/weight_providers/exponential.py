@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from iwbayes.curator.weight_providers.provider import OpenFit, Provider
 from iwbayes.evidence.feature_map import BoundedFeatures, FeatureMap
 from iwbayes.evidence.measurement import Measurement
 from iwbayes.evidence.scores import ScoreMap
+from iwbayes.evidence.shifts import Shifts
 from iwbayes.utils.arrays import Array
 from iwbayes.utils.threads import one_blas_thread
 
@@ -45,6 +47,16 @@ class TiltDesign(NamedTuple, Generic[Features]):
         return self.noise_sd * math.sqrt(self.features.n_coordinates)
 
 
+class Moved(NamedTuple):
+    """Rows after a tilt."""
+
+    log_weights: Array  # (row,), of mean weight one
+    measurement: Measurement  # with floors and coefficients
+    shifts: Shifts
+    phi: Array  # (row, k), the tilt's features
+    ridge: Array  # (k, k)
+
+
 class Tilt(Provider):
     """Base class of weight providers that measure means of bounded features."""
 
@@ -69,6 +81,22 @@ class Tilt(Provider):
         noisy = self._noisy(total, self.mechanism, **budget._asdict(), **settings)
         known = features if isinstance(features, FeatureMap) else features.of_rows(fit.synthetic)
         return Measurement(name, noisy.value / n, noisy.distribution.scaled(1 / n), reach * step / n, known, n)
+
+    def _move(self, fit: OpenFit, found: Measurement, base: Array, left: tuple[float, ...] = ()) -> Moved:
+        """Move the mean of the synthetic rows, of log shares ``base`` (row,), to that of the private ones.
+
+        Rows are off by at least their own sampling error; in the first blocks by the variances that an earlier stage
+        ``left``, if there was one.
+        """
+        assert found.features is not None  # noqa: S101 - they were measured
+        columns, sizes, shares = found.tilt_columns, found.features.block_sizes, np.exp(base)
+        found = replace(found, floors=(*left, *(float(shares @ shares),) * len(sizes))[: len(sizes)])
+        phi = found.features.transform(fit.synthetic.frame)[:, columns]
+        noise = found.noise.covariance[columns, columns]
+        shifts = Shifts.of(phi, shares, found.value[columns], noise, found.shift_blocks)
+        ridge = shifts.covariance + shifts.spread / fit.facts.n_private
+        log_weights, b = tilt(phi, shifts.means, ridge, base=base)
+        return Moved(log_weights, replace(found, coefficients=b), shifts, phi, ridge)
 
 
 def integer_total(

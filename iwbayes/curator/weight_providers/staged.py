@@ -14,13 +14,12 @@ from scipy.special import logsumexp
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.mechanisms import Budget, gaussian_parts
 from iwbayes.curator.protocols import PublicFacts
-from iwbayes.curator.weight_providers.exponential import Tilt, TiltDesign, tilt
+from iwbayes.curator.weight_providers.exponential import Tilt, TiltDesign
 from iwbayes.curator.weight_providers.provider import OpenFit
 from iwbayes.curator.weight_providers.tilt import TiltWeights
 from iwbayes.evidence import FeatureMap
-from iwbayes.evidence.measurement import MEAN_OF_COLUMNS, MEAN_OF_FEATURES, Measurement, misfit_before_tilt
+from iwbayes.evidence.measurement import MEAN_OF_COLUMNS, MEAN_OF_FEATURES, Measurement
 from iwbayes.evidence.scores import ColumnScores, RowScores, ScoreMap, ScoreModel
-from iwbayes.evidence.shifts import Shifts
 from iwbayes.release.statement import Event
 from iwbayes.release.weights import Weights
 from iwbayes.schema import Schema
@@ -184,8 +183,8 @@ class StagedTilt(Tilt):
         return scores.with_bound(wider * scores.bound)
 
     def _weigh(self, fit: OpenFit) -> Weights:
-        synthetic, n = fit.synthetic, fit.facts.n_private
-        ledger, measurement, error, left = fit.pay(), None, math.nan, tuple[float, ...]()
+        synthetic = fit.synthetic
+        ledger, measurement, left = fit.pay(), None, tuple[float, ...]()
         base, fitters = np.full(len(synthetic), -math.log(len(synthetic))), self.fitters(synthetic)
         budgets, of_columns = self.parts(epsilon=fit.epsilon, delta=fit.delta), None
         for stage, budget in enumerate(budgets):
@@ -197,24 +196,12 @@ class StagedTilt(Tilt):
             if scores is None or (measurement is not None and isinstance(measurement.features, FeatureMap)):
                 left = ()  # previous stages measured different columns
             found = self._measure(fit, ledger, features, MEAN_OF_FEATURES, budget, self._label(stage))
-            columns = found.tilt_columns
-            assert found.features is not None  # noqa: S101 - they were measured
-            phi, value = found.features.transform(synthetic.frame)[:, columns], found.value[columns]
-            noise = found.noise.covariance[columns, columns]
-            if stage == 0:
-                # products tell little of the error in the scores
-                part = slice(0, sum(features.block_sizes[:2]))
-                error = misfit_before_tilt(phi[:, part], shares, value[part], noise[part, part], n)
             if isinstance(features, ScoreMap):
                 of_columns = columns_of(found, features, synthetic.schema) or of_columns
-            # at first, rows are off by at least their own sampling error; then by the error that the stage before left
-            floors = (*left, *(float(shares @ shares),) * len(features.block_sizes))[: len(features.block_sizes)]
-            found = replace(found, misfit=error, columns=of_columns, floors=floors)
-            shifts = Shifts.of(phi, shares, value, noise, found.shift_blocks)
-            left = tuple(block.left for block in shifts.blocks)
-            log_weights, b = tilt(phi, shifts.means, shifts.covariance + shifts.spread / n, base=base)
-            base = log_weights - logsumexp(log_weights)
-            measurement = replace(found, coefficients=b)
+            moved = self._move(fit, replace(found, columns=of_columns), base, left)
+            base = moved.log_weights - logsumexp(moved.log_weights)
+            left = tuple(block.left for block in moved.shifts.blocks)
+            measurement = replace(moved.measurement, misfit=moved.shifts.blocks[0].mean_square)
         what = f"scores of {self._named}" if measurement else "nothing, since all synthetic rows are alike"
         return Weights(base + math.log(len(base)), f"{self.label}({what})", measurement=measurement)
 

@@ -27,7 +27,6 @@ from iwbayes.curator.weight_providers.provider import OpenFit
 from iwbayes.evidence import FeatureMap
 from iwbayes.evidence.formulas import check_formulas, model_options
 from iwbayes.evidence.measurement import MEAN_OF_FEATURES, NOISE_TARGET, TEST_OF_FIT
-from iwbayes.evidence.shifts import Shifts
 from iwbayes.evidence.terms import MAX_RAW_TERMS, TERMS, Terms, count_raw_terms
 from iwbayes.evidence.unmeasured import held_back_features, next_terms, number_held_back
 from iwbayes.release.statement import Event
@@ -298,23 +297,16 @@ class TiltWeights(Tilt):
                 label = f"{self.label}, {TEST_OF_FIT}"
                 other = self._measure(fit, ledger, held_back, TEST_OF_FIT, budget, label)
                 measurement = replace(measurement, held_back=other)
-        phi = design.features.transform(synthetic.frame)[:, measurement.tilt_columns]
-        noise = measurement.noise.covariance[measurement.tilt_columns, measurement.tilt_columns]
-        target, n_used = measurement.value[measurement.tilt_columns], phi.shape[1]
-        # the mean of the synthetic rows is off by at least their own sampling error
-        measurement = replace(measurement, floors=(float(shares @ shares),) * len(design.features.block_sizes))
-        shifts = Shifts.of(phi, shares, target, noise, measurement.shift_blocks)
-        target, ridge = shifts.means, shifts.covariance + shifts.spread / facts.n_private
-        log_weights, b = tilt(phi, target, ridge, base=base)
+        log_weights, measurement, shifts, phi, ridge = self._move(fit, measurement, base)
+        n_used = phi.shape[1]
         while self._is_wide(synthetic.schema) and kish_ess(log_weights) < LEAST_ESS * kish_ess(base):
             n_used = n_used * 3 // 4
             used = slice(0, n_used)
             log_weights = base  # the result if no direction is left
             if n_used:
-                log_weights, _ = tilt(phi[:, used], target[used], ridge[used, used], base=base)
+                log_weights, _ = tilt(phi[:, used], shifts.means[used], ridge[used, used], base=base)
         if n_used < phi.shape[1]:
             return Weights(log_weights, f"TiltWeights({n_used} of {design.terms}{name})")
-        measurement = replace(measurement, coefficients=b)
         models = f" terms of {'; '.join(self.for_models)}" if self.for_models else ""
         return Weights(log_weights, f"TiltWeights({design.terms}{models}{name})", measurement=measurement)
 

@@ -410,3 +410,48 @@ def test_a_pool_does_not_hold_it_and_says_so(release):
     assert any(reason.startswith("misfit") and ">= 0.2" in reason for reason in second.attrs["reasons"].split("\n"))
     row = iw.diagnose(release, far).loc["misfit_share"]
     assert row["verdict"] == "fail" and row["threshold"] == 0.2
+
+
+def test_what_clipping_took_from_scores_counts_by_its_mean():
+    rng = np.random.default_rng(8)
+    z = rng.normal(size=(4000, 2)) ** 2
+    clipped = np.linalg.norm(z, axis=1) > 4
+    phi = z * np.minimum(1, 4 / np.linalg.norm(z, axis=1))[:, None]
+    shares = rng.dirichlet(np.full(4000, 5.0))
+    tilt = replace(as_tilt(phi, 1e-3 * np.eye(2)), clipped=clipped)
+    meats = [Meat.of(z, shares, tilt, 1000, misfit=Misfit(0.02, beyond=beyond)).misfit_meat for beyond in (0.0, 1.5)]
+    near, score = phi - shares @ phi, z - shares @ z
+    slope = np.linalg.solve((near * shares[:, None]).T @ near, (near * shares[:, None]).T @ score)
+    took = shares[clipped] @ (score - near @ slope)[clipped]
+    assert (took > 0).all()
+    assert_allclose(meats[1] - meats[0], 1.5**2 * np.outer(took, took), rtol=1e-9, atol=1e-15)
+
+
+def test_least_misfit_is_that_of_the_last_stage_or_what_its_noise_hides():
+    private = iw.PrivateTable(frame(3000, 1), SCHEMA)
+    release = iw.publish(private, epsilon=2.0, delta=1e-6, for_models=["x ~ z"], noise=iw.SeededNoise(1), random_seed=1)
+    found = release.weights.measurement
+    hidden = 1.5 * np.sqrt(found.noise.variance / 3)
+    assert replace(found, misfit=0.0).least_misfit == pytest.approx(hidden)
+    assert replace(found, misfit=hidden).least_misfit == pytest.approx(2 * hidden)
+    assert replace(found, misfit=np.nan).least_misfit == 0.02
+    tilt = ReleasedTilt.of(release)
+    assert Misfit.of(tilt, np.exp(tilt.base), 3000).value == pytest.approx(found.least_misfit + 1 / 3000)
+    assert found.misfit == pytest.approx(tilt._shifts.blocks[0].mean_square)
+
+
+def test_a_scale_is_not_calibrated_where_clipping_hides_the_tails():
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=4000)
+    rows = pd.DataFrame({"x": x, "z": 0.5 * x + rng.standard_t(4, 4000), "y": 1 * (x > 0)})
+    release = iw.publish(
+        iw.PrivateTable(rows, SCHEMA), epsilon=3.0, delta=1e-6, for_models=["z ~ x"], noise=iw.SeededNoise(1),
+        random_seed=1,
+    )  # fmt: skip
+    with pytest.warns(iw.CalibrationWarning, match=r"misfit_share .* \(sigma\)"):
+        idata = iw.fit("z ~ x", release, random_seed=1, progressbar=False)
+    record = arviz_compat.group(idata, "calibration")
+    assert record.attrs["method"] == "tilt to scores"
+    assert dict(zip(record["parameter"].values.tolist(), record["calibrated"].values.tolist(), strict=True)) == {
+        "Intercept": True, "x": True, "sigma": False,
+    }  # fmt: skip

@@ -14,6 +14,7 @@ from posterior_tools import formula_record, normal_of
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.measure import against
 from iwbayes.analyst.calibration.measures import MEASURES
+from iwbayes.analyst.calibration.verdict import source
 from iwbayes.analyst.criticism.diagnose import diagnose
 from iwbayes.analyst.fit_record import weights_digest
 from iwbayes.analyst.released_tilt import ReleasedTilt
@@ -256,6 +257,12 @@ def test_rehearsals_do_not_calibrate_what_the_release_did_not_measure():
     explained = MEASURES["explained"]
     assert [explained.check(0.8, how).verdict for how in ("formula", "rehearsals")] == ["fail", "ok"]
     assert explained.check(0.69, "rehearsals").verdict == "fail"
+
+
+@pytest.mark.parametrize(("name", "between"), [("misfit_share", 0.45), ("curvature_error", 0.25)])
+def test_releases_of_scores_have_limits_of_their_own(name, between):
+    assert [MEASURES[name].check(between, source(how)).verdict for how in ("tilt", "tilt to scores")] == ["fail", "ok"]
+    assert MEASURES[name].check(between + 0.1, "scores").verdict == "fail"
 
 
 def test_a_printed_table_of_parameters_keeps_the_measures_that_decide_and_no_word_is_broken():

@@ -41,7 +41,7 @@ MEASURE = Measure(
     "may be unreliable. Merge rare levels, or request a release with a better generator or more synthetic rows.",
     remedy="merge rare levels; a better generator, more synthetic rows",
     compute=dfbetas,
-    limits={"formula": LIMIT, "pool": LIMIT, "rehearsals": "Their lengths follow the effect of single rows."},
+    limits={"formula": LIMIT, "scores": LIMIT, "pool": LIMIT, "rehearsals": "Their lengths follow single rows."},
     theory="pareto-k-and-effective-sample-sizes",
     listed=(),
 )

@@ -28,7 +28,7 @@ MEASURE = Measure(
     "model with overdispersion.",
     remedy="`calibrate='formula'`, or a model with overdispersion",
     compute=dispersion,
-    limits={"pool": LIMIT, "formula": _SANDWICH, "rehearsals": _SANDWICH},
+    limits={"pool": LIMIT, "formula": _SANDWICH, "scores": _SANDWICH, "rehearsals": _SANDWICH},
     theory="why-plug-in-weights-give-intervals-that-are-too-narrow",
     listed=(),
 )

@@ -41,7 +41,7 @@ MEASURE = Measure(
     "column; a steep or curved relation needs a transformed column (log1p).",
     remedy="a model of measured terms; `for_models=[your formula]`",
     of_influences=explained,
-    limits={"formula": LIMIT, "pool": LIMIT, "rehearsals": OF_REHEARSALS},
+    limits={"formula": LIMIT, "scores": LIMIT, "pool": LIMIT, "rehearsals": OF_REHEARSALS},
     theory="kappa-and-what-explained-means",
     worst="smallest",
 )

@@ -33,8 +33,8 @@ MEASURE = Measure(
     "model, or request a release with more private rows, a larger epsilon or fewer features.",
     remedy="simpler model, fewer levels; more rows, a larger epsilon, `for_models`",
     of_influences=kappa,
-    limits={"formula": LIMIT, "pool": LIMIT, "rehearsals": "Their lengths follow the noise."},
+    limits={"formula": LIMIT, "scores": LIMIT, "pool": LIMIT, "rehearsals": "Their lengths follow the noise."},
     theory="kappa-and-what-explained-means",
     unknown="No observation informs this parameter, or the noise distribution of the weights is unknown.",
-    listed=("formula", "pool"),
+    listed=("formula", "scores", "pool"),
 )

@@ -37,5 +37,5 @@ MEASURE = Measure(
     compute=score_ratio,
     limits=everywhere(LIMIT),
     theory="intervals-that-invert-a-score-test",
-    listed=("formula", "pool"),
+    listed=("formula", "scores", "pool"),
 )

@@ -37,7 +37,7 @@ MEASURE = Measure(
     what_to_do=_what_to_do,
     remedy="merge small groups, tighter priors; above 3: the model that `reweight` returned, with this release",
     compute=lambda at: None if at.drawn is None else distance(at.drawn),
-    limits={"formula": LIMIT, "rehearsals": LIMIT, "pool": "A pool uses no normal approximation."},
+    limits={"formula": LIMIT, "scores": LIMIT, "rehearsals": LIMIT, "pool": "A pool uses no normal approximation."},
     theory="the-sandwich-with-the-noise-in-it",
     listed=(),
 )

@@ -35,7 +35,7 @@ MEASURE = Measure(
     "too narrow. Merge rare levels, or request a release with more private rows.",
     remedy="merge rare levels; more private rows",
     compute=variation,
-    limits={"formula": LIMIT, "rehearsals": LIMIT, "pool": "Draws of a pool are then as wide as the prior."},
+    limits={"formula": LIMIT, "scores": LIMIT, "rehearsals": LIMIT, "pool": "Its draws are then as wide as the prior."},
     theory="pareto-k-and-effective-sample-sizes",
     worst="smallest",
     listed=(),
