@@ -90,8 +90,8 @@ class Tilt(Provider):
         """
         assert found.features is not None  # noqa: S101 - they were measured
         columns, sizes, shares = found.tilt_columns, found.features.block_sizes, np.exp(base)
-        found = replace(found, floors=(*left, *(float(shares @ shares),) * len(sizes))[: len(sizes)])
         phi = found.features.transform(fit.synthetic.frame)[:, columns]
+        found = replace(found, floors=(*left, *(float(shares @ shares),) * len(sizes))[: len(sizes)])
         noise = found.noise.covariance[columns, columns]
         shifts = Shifts.of(phi, shares, found.value[columns], noise, found.shift_blocks)
         ridge = shifts.covariance + shifts.spread / fit.facts.n_private
