@@ -20,6 +20,7 @@ from scipy.optimize import brentq
 from scipy.special import gammaln, log_expit, log_ndtr
 
 from iwbayes.release.statement import Event
+from iwbayes.utils import checks
 from iwbayes.utils.arrays import Array
 
 #: dp-accounting's names. A null row is REPLACE_SPECIAL; a replaced one moves a clipped sum by twice the clip norm.
@@ -42,7 +43,10 @@ def small_delta(n: int) -> float:
 
 
 def check_budget(epsilon: float, delta: float, *, infinite: bool = False) -> tuple[float, float]:
-    """Return the pair as floats, or raise ValueError; an infinite epsilon (``infinite``) protects nobody."""
+    """Return the pair as floats, or raise TypeError or ValueError; infinite epsilon (``infinite``) protects nobody."""
+    for name, value in (("epsilon", epsilon), ("delta", delta)):
+        if not checks.is_real(value):
+            raise TypeError(f"{name} must be a number; got {type(value).__name__}.")
     epsilon, delta = float(epsilon), float(delta)
     if not (epsilon > 0 and (infinite or math.isfinite(epsilon))):
         raise ValueError(f"epsilon must be positive and finite; got {epsilon!r}. Pass for example 1.0.")

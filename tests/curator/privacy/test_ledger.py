@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from factories import simulated_table
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
@@ -148,6 +149,17 @@ def test_budgets_that_are_none_are_refused(epsilon, delta):
         iw.Ledger(epsilon, delta)
     with pytest.raises(ValueError, match="must be"):
         check_budget(epsilon, delta)
+
+
+@pytest.mark.parametrize("value", ["1", None, True, 1j, [1.0]])
+def test_a_budget_is_a_number_and_text_costs_nothing(value):
+    for budget in ({"epsilon": value, "delta": 1e-6}, {"epsilon": 1.0, "delta": value}):
+        with pytest.raises(TypeError, match=r"(epsilon|delta) must be a number; got \w+\."):
+            check_budget(**budget)
+    private, ledger = simulated_table("bernoulli", 50), iw.Ledger(1.0, 1e-6)
+    with pytest.raises(TypeError, match="epsilon must be a number"):
+        iw.publish(private, epsilon=value, delta=1e-6, ledger=ledger)
+    assert not ledger.events
 
 
 @pytest.mark.parametrize("noise", [7, "seeded", object(), np.random.default_rng(1)])
