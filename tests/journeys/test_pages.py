@@ -188,7 +188,9 @@ def test_splines(tmp_path, pytestconfig):
     assert space["record"]["explained"].min() < 0.5 and explained.min() > 0.9
     for name in ("idata", "spline"):
         assert arviz_compat.group(space[name], "calibration").attrs["verdict"] == "calibrated"
-    assert arviz_compat.group(space["knots"], "calibration")["calibrated"].to_numpy()[1:].all()
+    knots = arviz_compat.group(space["knots"], "calibration")
+    assert knots["calibrated"].to_numpy().tolist() == [False, True, True, True, False, True, True]
+    assert (knots["misfit_share"].to_numpy()[[0, 4]] > 0.5).all()
 
 
 @pytest.mark.slow
