@@ -3,10 +3,10 @@
     python benchmarks/golden.py             compare with the record of this Python's stack
     python benchmarks/golden.py --record    write that record anew; with --only, entries of some runs
     python benchmarks/golden.py --only "default_62/fit/*/laplace" logistic/fit
-    python benchmarks/golden.py --publish   make the releases anew, before `--record` on each stack
+    python benchmarks/golden.py --publish   make the releases anew, before `--record` on each stack; with --only, some
 
 The names of the releases in ``benchmarks/golden`` say how their weights were made: from all products of columns or from
-named models, with so many features, or by a logistic regression.
+those of named models, with so many features; from the scores of a model; or by a logistic regression.
 Numbers that follow from a release without chance must agree to 1e-8 of their size. Those that are drawn agree within 5
 standard errors of the two means, or in all digits where the same numbers are drawn.
 """
@@ -36,7 +36,6 @@ import iwbayes as iw  # noqa: E402
 from iwbayes.paper import LogisticWeights  # noqa: E402
 
 FOLDER = HERE / "golden"
-RELEASES = ("default_62", "default_24", "named_14", "named_11", "logistic")
 MODELS = {"gaussian": "y ~ x + g", "bernoulli": "z ~ x + g", "poisson": "k ~ x", "categorical": "g ~ x"}
 #: Attributes of a record that are numbers and follow without chance.
 NUMBERS = (
@@ -45,8 +44,10 @@ NUMBERS = (
     "clipped_synthetic", "noise_ratio", "kappa_bound", "dispersion_max", "weight_draws",
 )  # fmt: skip
 SETTINGS = {"chains": 2, "random_seed": 1, "progressbar": False}
-#: Fits of all families, and a model of PyMC, to one release; then two of them again. Other models compile for longer.
+#: A release; fits of all families, and a model of PyMC, to a kept one; then two of them again. Other models compile for
+#: longer.
 SMOKE = (
+    "--publish --folder . --only scores",
     "--record --folder . --draws 20 --only 'default_24/[fd]*' '*/calibrate/logistic' logistic/fit",
     "--folder . --draws 20 --only default_24/fit/bernoulli/laplace logistic/fit",
 )
@@ -58,22 +59,26 @@ MADE: dict[str, dict[str, Any]] = {
     "named_14": {"weights": iw.TiltWeights(for_models=["z ~ x + g", "y ~ x"])},
     "named_11": {"weights": iw.TiltWeights(for_models=["z ~ x + g"])},
     "logistic": {"weights": LogisticWeights()},
+    "scores": {"for_models": ["z ~ x + g"]},
 }
 
 Found = dict[str, dict[str, Any]]
 
 
-def publish(folder: Path) -> None:
-    """Make the releases anew, of simulated rows; those of `default_62` have gaps."""
+def publish(folder: Path, only: Sequence[str]) -> None:
+    """Make the releases anew, all or some, of simulated rows; those of `default_62` have gaps."""
     rng = np.random.default_rng(1)
     x, g = np.clip(rng.normal(size=900), -3, 3), rng.integers(3, size=900)
     y = np.clip(1 + 0.8 * x + 0.5 * g + rng.normal(size=900), -6, 6)
     z = (rng.random(900) < 1 / (1 + np.exp(-0.7 * x - 0.4 * g + 0.5))).astype(int)
     k = np.minimum(rng.poisson(np.exp(0.5 + 0.3 * x)), 15)
     frame = pd.DataFrame({"x": x, "g": np.array(list("abc"))[g], "y": y, "z": z, "k": k})
-    for name in RELEASES:
+    gappy = frame.mask(rng.random(frame.shape) < 0.05)
+    for name in MADE:
+        if only and not any(fnmatch(name, wanted) for wanted in only):
+            continue
         gaps = name == "default_62"
-        rows = frame.mask(rng.random(frame.shape) < 0.05) if gaps else frame
+        rows = gappy if gaps else frame
         schema = iw.Schema(
             iw.Real("x", -3, 3, missing=gaps), iw.Categorical("g", list("abc"), missing=gaps),
             iw.Real("y", -6, 6, missing=gaps), iw.Binary("z", missing=gaps), iw.Integer("k", 0, 15, missing=gaps),
@@ -224,7 +229,7 @@ def models(name: str, release: iw.Release, draws: int) -> Iterator[tuple[str, Ca
 
 def all_runs(draws: int) -> Iterator[tuple[str, Callable[[], Found]]]:
     """Every entry of the record, with what makes it."""
-    for name in RELEASES:
+    for name in MADE:
         release = iw.load(FOLDER / f"{name}.iwb")
         if name in ("default_62", "default_24"):
             yield from fits(name, release, draws)
@@ -279,7 +284,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--publish", action="store_true", help="make the releases anew")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the record is")
     parser.add_argument("--draws", type=int, default=400, help="of each chain; the record was made with 400")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="some of the runs; * is anything")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="some of the runs, or of the releases; * is anything")
     return command.run(work, parser, SMOKE, argv)
 
 
@@ -287,7 +292,7 @@ def work(options: argparse.Namespace) -> int:
     """Compare, or record."""
     record = options.folder / f"numbers_{sys.version_info.major}.{sys.version_info.minor}.json"
     if options.publish:
-        publish(options.folder)
+        publish(options.folder, options.only or ())
         return 0
     found: Found = {}
     for name, run in all_runs(options.draws):
