@@ -98,7 +98,7 @@ _SOURCES: dict[str, How] = {"rehearsals": "rehearsals", "pool": "pool", TO_SCORE
 
 def source(method: str) -> How:
     """Return the source of intervals by the method that their record names, which may come from a stranger's file."""
-    return _SOURCES.get(method, "formula")
+    return _SOURCES.get(str(method), "formula")
 
 
 class Judgement(NamedTuple):

@@ -201,7 +201,8 @@ class StagedTilt(Tilt):
             moved = self._move(fit, replace(found, columns=of_columns), base, left)
             base = moved.log_weights - logsumexp(moved.log_weights)
             left = tuple(block.left for block in moved.shifts.blocks)
-            measurement = replace(moved.measurement, misfit=moved.shifts.blocks[0].mean_square)
+            error = moved.shifts.blocks[0].mean_square if isinstance(features, ScoreMap) else math.nan
+            measurement = replace(moved.measurement, misfit=error)
         what = f"scores of {self._named}" if measurement else "nothing, since all synthetic rows are alike"
         return Weights(base + math.log(len(base)), f"{self.label}({what})", measurement=measurement)
 

@@ -263,6 +263,7 @@ def test_rehearsals_do_not_calibrate_what_the_release_did_not_measure():
 def test_releases_of_scores_have_limits_of_their_own(name, between):
     assert [MEASURES[name].check(between, source(how)).verdict for how in ("tilt", "tilt to scores")] == ["fail", "ok"]
     assert MEASURES[name].check(between + 0.1, "scores").verdict == "fail"
+    assert {source(method) for method in (["tilt to scores"], 7, np.zeros(2), "", None)} == {"formula"}
 
 
 def test_a_printed_table_of_parameters_keeps_the_measures_that_decide_and_no_word_is_broken():

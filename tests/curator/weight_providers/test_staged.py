@@ -343,6 +343,7 @@ def test_models_without_scores_leave_the_columns_to_be_measured(model):
     private, synthetic = tables()
     weights = iw.StagedTilt([model]).fit(private, synthetic, ledger(), epsilon=1.0, delta=1e-6)
     assert weights.measurement.features.terms in ("linear", "squares", "quadratic") and np.ptp(weights.values) > 0
+    assert math.isnan(weights.measurement.misfit)  # that of scores is not known
 
 
 def test_a_model_that_loses_its_mode_in_a_later_stage_keeps_what_was_measured(monkeypatch):
