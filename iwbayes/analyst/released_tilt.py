@@ -55,7 +55,7 @@ class ReleasedTilt:
     n_private: int = 0  # N, the number of private rows
     coefficients: Array | None = None  # (k,): the tilt's b, as released
     blocks: tuple[ShiftBlock, ...] = ()  # of the features; without them nothing is known of b before the noisy mean
-    misfit: float = np.nan  # of the rows before the first of several stages
+    misfit: float = np.nan  # of the scores before the last of several stages
     least_misfit: float = ASSUMED_MISFIT  # of the rows in unmeasured directions
     models: tuple[str, ...] = ()  # formulas that the release was made for, as written by its publisher
     schema: Schema | None = None  # of the rows

@@ -169,7 +169,8 @@ class Release:
         weights, measurement = self.weights, self.weights.measurement
         if self.statement.adjacency == "replace-user":
             verdict = "users own several rows, so no interval is calibrated"
-            return verdict, "call fit(formula, release), and read its intervals as descriptions of the rows"
+            told = "call fit(formula, release), and read its intervals as descriptions of the rows"
+            return verdict, _UNFIT if self.unfit else told
         if measurement is None or measurement.name != MEAN_OF_FEATURES or measurement.features is None:
             verdict = f"{weights.method} weights have no tilt measurement, so no interval accounts for their noise"
             return verdict, "for calibrated intervals, publish with TiltWeights(), the default"

@@ -98,6 +98,9 @@ def test_weights_that_are_not_fit_for_use_are_told(release):
         f"each of the {k} measured features; noise ratio "
     )
     assert found.next_step.startswith("do not use the weights; read the rows without them")
+    users = replace(found.statement, adjacency="replace-user")
+    owned = iw.Release(found.synthetic, found.weights, users, n_private=3000)
+    assert owned.verdict.startswith("users own several rows") and owned.next_step == found.next_step
     for other in (with_weights(found, steps=("psis",)), with_weights(found, measurement=None)):
         assert not other.unfit
 

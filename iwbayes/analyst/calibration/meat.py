@@ -43,8 +43,8 @@ _SURE, _LEAST_SPANNED = 2.576, 0.01
 TILTED_PART = 0.5
 #: Rows may have lighter tails than the private ones, and clipping hides these. What it takes from scores has a mean,
 #: above all for the scale of a response, that only the rows tell; this share of it counts as a standard deviation. It
-#: was chosen on populations with normal responses, for which intervals of sigma that counted as calibrated covered
-#: about half of the time without it. They are refused now (`misfit_share`); those of other parameters hardly change.
+#: was chosen on populations with normal responses: most intervals of sigma are refused (`misfit_share`), because they
+#: cover too rarely, and those of other parameters hardly change.
 BEYOND = 1.5
 #: Of the second-order term, a correction of a few hundredths of the variance if all is well: pairs of opposite draws,
 #: and the factor by which these are shrunk for the differences; the fourth-order error is then a hundredth.
