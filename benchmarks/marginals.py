@@ -17,7 +17,7 @@ adjacency; a seed splits, draws the noise and samples. Printed, mean and standar
 - seconds, one thread.
 
 "real rows" are the private rows themselves, "release" and "release, AIM" rows of default releases, drawn by their
-weights. Needs the extras aim and benchmarks. dpmm 0.1.9 wants other versions of numpy and pandas: PYTHON is the
+weights. Needs the extra benchmarks. dpmm 0.1.9 wants other versions of numpy and pandas: PYTHON is the
 interpreter of an environment that has it. Its neighbours differ by a row that is there or not, so that it has less
 noise than the others at the same epsilon.
 """

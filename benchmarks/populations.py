@@ -6,6 +6,7 @@
     python benchmarks/populations.py --rehearsals 20 --releases default
     python benchmarks/populations.py --curved --rehearsals 12 --releases default --settings 5000:1,5000:3
     python benchmarks/populations.py --generators BayesNet AIM MST --settings 1000:0.3,5000:1,20000:3
+    python benchmarks/populations.py --generators BayesNet AIM --shares 0.3 0.6 0.9 --releases default
 
 For each population, number of rows and epsilon, with the default release and with the regression named, measured in
 stages by its scores or by products of columns: the share of coefficients that are reported as calibrated, how often
@@ -62,10 +63,11 @@ def study(
     replications: int,
     jobs: int,
     n_rehearsals: int = 0,
+    share: float = 0.3,
 ) -> pd.DataFrame:
     """Replicate releases of n rows of a population: a row for each coefficient, replication and method."""
     rows = replicated(
-        population, n, epsilon, replications, jobs, n_rehearsals,
+        population, n, epsilon, replications, jobs, n_rehearsals, share,
         generator=GENERATORS[generator], **how(population, release),
     )  # fmt: skip
     away = (rows["lower_90"] + rows["upper_90"]) / 2 - rows["truth"]
@@ -76,7 +78,7 @@ def study(
         n=n,
         epsilon=epsilon,
         release=release,
-        generator=generator,
+        generator=f"{generator} {share:g}",
     )
 
 
@@ -121,6 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rehearsals", type=int, default=0, help="rehearsals of each release")
     parser.add_argument("--releases", choices=(*RELEASES, "all"), default="all")
     parser.add_argument("--generators", nargs="+", choices=list(GENERATORS), default=["BayesNet"])
+    parser.add_argument("--shares", nargs="+", type=float, default=[0.3], help="shares of the generator in epsilon")
     parser.add_argument("--settings", default="", help="such as 1000:1,2000:0.3; number of rows and epsilon")
     parser.add_argument("--output", type=Path, help="file for all rows, CSV")
     parser.add_argument("--stand-ins", action="store_true", help="rows at random instead of the tables")
@@ -142,13 +145,17 @@ def work(arguments: argparse.Namespace) -> None:
         if wanted and population.name not in wanted:
             continue
         population = replace(population, stand_in=arguments.stand_ins)
-        for (n, epsilon), release, generator in product(settings, kinds, arguments.generators):
+        for (n, epsilon), release, (generator, share) in product(
+            settings, kinds, product(arguments.generators, arguments.shares)
+        ):
             counts = arguments.replications, arguments.jobs, arguments.rehearsals
-            rows = study(population, n, epsilon, release, generator, *counts)
+            rows = study(population, n, epsilon, release, generator, *counts, share)
             found.append(rows)
             for method, own in rows.groupby("method"):
                 line = ", ".join(f"{name} {value:.3g}" for name, value in summary(own).items())
-                print(f"{population.name} {n} {epsilon:g} {generator} {release} by {method}: {line}", flush=True)
+                print(
+                    f"{population.name} {n} {epsilon:g} {generator} {share:g} {release} by {method}: {line}", flush=True
+                )
             if arguments.output:
                 pd.concat(found, ignore_index=True).to_csv(arguments.output, index=False)
     rows = pd.concat(found, ignore_index=True)

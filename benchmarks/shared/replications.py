@@ -20,7 +20,14 @@ def rehearsed(fit: Any, n_rehearsals: int, release: iw.Release, random_seed: int
 
 
 def replicated(
-    population: Population, n: int, epsilon: float, replications: int, jobs: int, n_rehearsals: int, **publishing: Any
+    population: Population,
+    n: int,
+    epsilon: float,
+    replications: int,
+    jobs: int,
+    n_rehearsals: int,
+    share: float = 0.3,
+    **publishing: Any,
 ) -> pd.DataFrame:
     """Replicate releases of n rows of a population: a row for each coefficient, replication and method.
 
@@ -36,7 +43,7 @@ def replicated(
         truth=population.truth,
         fit=fits,
         reference=fit,
-        publish={"epsilon": epsilon, "delta": DELTA},
+        publish={"epsilon": epsilon, "delta": DELTA, "share": share},
         **publishing,
         n_replications=replications,
         n_jobs=jobs,

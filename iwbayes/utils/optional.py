@@ -9,7 +9,6 @@ from typing import Any
 EXTRAS = {
     "bambi": ("bambi", "bambi"),
     "dask": ("dask", "dask"),
-    "mbi": ("mbi", "aim"),
     "sklearn": ("scikit-learn", "audit"),
     "statsmodels": ("statsmodels", "demo"),
     "torch": ("torch", "torch"),

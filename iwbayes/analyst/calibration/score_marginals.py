@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from iwbayes.analyst.calibration.measure import rows_behind
-from iwbayes.analyst.calibration.meat import Meat
+from iwbayes.analyst.calibration.meat import Meat, Misfit
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.utils.arrays import Array
 
@@ -166,18 +166,20 @@ class ScoreEquation:
         # if numbers overflow, as for a scale near zero, the value is far outside any credible range
         good = (np.max(np.abs(np.nan_to_num(scores, nan=np.inf)), axis=0) < _LARGEST_SCORE) & np.isfinite(of_prior)
         scores[:, ~good] = 0.0
-        meat = Meat.of(
-            scores, self.shares, self.tilt, self.n_private, misfit=self.meat.misfit, moments=self.meat.tilt
-        ).of_scores
+        # the allowance for unmeasured directions is one for usual directions; it would be out of all proportion for a
+        # score that grows exponentially, which few rows determine
+        meat = Meat.of(scores, self.shares, self.tilt, self.n_private, misfit=Misfit(0.0), moments=self.meat.tilt)
         hessian, found, start = self.prior(center)[1], [], 0
         for path, steps in wanted:
             part, d = slice(start, start := start + len(steps)), path.direction
             precision = max(0.0, -float(d @ hessian @ d))
             # weighted by curvature over variance, both scores add up to those of likelihood times prior
             # the second-order term is known at the mode only: elsewhere it takes the same share of the variance
-            own, whole = (float(d @ each @ d) for each in (self.meat.of_scores, self.meat.total))
+            own, misfit, whole = (
+                float(d @ each @ d) for each in (self.meat.of_scores, self.meat.misfit_meat, self.meat.total)
+            )
             scale = max(1.0, whole / own) if own > 0 else 1.0
-            variance, at_mode = np.diag(meat)[part] * scale, own * scale
+            variance, at_mode = (np.diag(meat.of_scores)[part] + misfit) * scale, own * scale
             curvature = max(0.0, float(d @ self.curvature @ d))
             weight = curvature / np.maximum(np.maximum(variance, at_mode), np.finfo(np.float64).tiny)
             score = weight * (self.shares @ scores[:, part]) + of_prior[part]

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import sys
 
 import numpy as np
 import pandas as pd
@@ -11,7 +10,6 @@ import pytest
 import iwbayes as iw
 from iwbayes.curator.generators.aim import engine
 from iwbayes.curator.generators.aim.engine import Candidates
-from iwbayes.curator.generators.aim.tree import require_mbi
 from iwbayes.curator.generators.tables.counts import count_moves
 from iwbayes.curator.generators.tables.network import count_table
 from iwbayes.curator.privacy.accounting import price
@@ -132,7 +130,6 @@ def test_pairs_that_noise_hides_are_left_out_and_columns_measured_again(measured
 
 
 def test_a_tree_of_many_columns_is_carried_by_a_junction_tree():
-    pytest.importorskip("mbi")
     rng, names = np.random.default_rng(6), [f"c{i:02d}" for i in range(20)]
     codes = rng.integers(0, 2, (3000, 20))
     codes[:, 1], codes[:, 15] = codes[:, 0], codes[:, 14]
@@ -145,7 +142,6 @@ def test_a_tree_of_many_columns_is_carried_by_a_junction_tree():
 
 
 def test_joint_table_and_junction_tree_fit_the_same(monkeypatch):
-    pytest.importorskip("mbi")
     private = iw.PrivateTable(frame_of(chain(2000)), SCHEMA)
     _, here = fitted(private, 1.0, 1e-6)
     monkeypatch.setattr("iwbayes.curator.generators.aim.engine.JOINT_CELLS", 1)
@@ -236,17 +232,3 @@ def test_wrong_settings_are_refused():
     for wrong in (1, 2.5, "many"):
         with pytest.raises(ValueError, match="max_bins must be a whole number of at least 2"):
             iw.MST(max_bins=wrong)
-
-
-def test_without_mbi_wide_tables_are_refused_before_any_charge(monkeypatch):
-    monkeypatch.setitem(sys.modules, "mbi", None)
-    require_mbi.cache_clear()
-    schema = iw.Schema(*(iw.Binary(f"c{i:02d}") for i in range(18)))
-    private = iw.PrivateTable(pd.DataFrame(np.zeros((60, 18), dtype=int), columns=schema.names), schema)
-    ledger = iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(1))
-    with pytest.raises(ModuleNotFoundError, match="AIM and MST need the package mbi"):
-        iw.MST().fit(private, ledger, epsilon=1.0, delta=1e-6)
-    assert ledger.events == ()
-    iw.MST().events(PublicFacts(SCHEMA, 300, 0), epsilon=1.0, delta=1e-6)
-    monkeypatch.undo()
-    require_mbi.cache_clear()

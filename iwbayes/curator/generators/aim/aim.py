@@ -54,9 +54,9 @@ class AIM(MarginalModel):
 
     Raises
     ------
-    ValueError, ModuleNotFoundError
+    ValueError
         If a setting is outside its range; from `events` and `fit`, if the workload names unknown columns or has more
-        than 20,000 sets with their subsets, or if more than 100,000 cells need mbi, which is not installed.
+        than 20,000 sets with their subsets.
 
     References
     ----------

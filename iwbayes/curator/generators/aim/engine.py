@@ -10,9 +10,8 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from scipy.optimize import minimize
 
-from iwbayes.curator.generators.aim.tree import Columns, Distribution, Joint, Potentials, Structure, Tree, require_mbi
+from iwbayes.curator.generators.aim.tree import Columns, Distribution, Joint, Potentials, Structure, Tree
 from iwbayes.curator.generators.ledger_fit import LedgerFit
-from iwbayes.curator.generators.tables.bins import ColumnBins, is_numeric
 from iwbayes.curator.generators.tables.coding import RowCodes, coded_rows, useful_cells
 from iwbayes.curator.generators.tables.counts import Codes, NoisyCounts, count_event, count_moves, split_budget
 from iwbayes.curator.generators.tables.network import FittedNetwork
@@ -108,15 +107,8 @@ class MarginalModel(LedgerFit[FittedNetwork]):
     max_bins: int
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
-        """Return the events that `fit` will charge. Raise ModuleNotFoundError if mbi is needed and not installed."""
-        shares = self._shares(facts, *check_budget(epsilon, delta))
-        # with users, the number of groups may grow once their rows are bounded
-        groups = MOST_GROUPS if facts.n_users is not None else most_groups(facts, shares)
-        bins = [ColumnBins.of(column, self.max_bins) for column in facts.schema]
-        sizes = [min(groups, b.n_present) + b.column.missing if is_numeric(b.column) else b.size for b in bins]
-        if not is_joint(sizes):
-            require_mbi()
-        return self._events(shares, len(facts.schema))
+        """Return the events that `fit` will charge."""
+        return self._events(self._shares(facts, *check_budget(epsilon, delta)), len(facts.schema))
 
     @classmethod
     def _events(cls, shares: Shares, n_columns: int) -> tuple[Event, ...]:

@@ -37,8 +37,8 @@ class MST(MarginalModel):
 
     Raises
     ------
-    ValueError, ModuleNotFoundError
-        If ``max_bins`` is below 2; from `events` and `fit`, if more than 100,000 cells need mbi, which is absent.
+    ValueError
+        If ``max_bins`` is below 2.
 
     References
     ----------

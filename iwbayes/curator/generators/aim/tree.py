@@ -1,31 +1,27 @@
 """Log-linear distributions: p(x) is proportional to the exponential of a sum of potentials.
 
-They are stored as a joint table or as marginals on a junction tree, which mbi (Private-PGM) makes. Messages are passed
-in numpy, because mbi compiles every tree again: in seconds, and hundreds of them exhaust a process's memory maps.
+They are stored as a joint table or as marginals on a junction tree (Lauritzen & Spiegelhalter, JRSS B, 1988). The
+package mbi (Private-PGM) compiles every tree again: in seconds, and hundreds of trees exhaust a process's memory maps.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
-from typing import Any
+from functools import cached_property
 
 import numpy as np
-from scipy.special import logsumexp
 
 from iwbayes.curator.generators.tables.counts import Codes
 from iwbayes.curator.generators.tables.network import Node, count_table, draw_network
 from iwbayes.utils.arrays import Array
-from iwbayes.utils.optional import import_optional
 
 Columns = tuple[int, ...]
 #: Terms of the log probability of a row, by sets of columns in increasing order. Each array has one axis per column.
 Potentials = Mapping[Columns, Array]
 
-_DRAWN = 200_000  # rows from which marginals across cliques are counted; exact ones would take minutes
+_DRAWN = 50_000  # rows from which marginals across cliques are counted; exact ones would take minutes
 
 
 @dataclass(frozen=True)
@@ -67,18 +63,6 @@ def conditional(table: Array) -> Array:
     return np.asarray(flat / flat.sum(axis=1, keepdims=True))
 
 
-@cache
-def require_mbi() -> Any:
-    """Import mbi. Ignore its warnings about JAX. Raise ModuleNotFoundError with the remedy if it is not installed."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return import_optional(
-            "mbi",
-            "the columns may have more than 100,000 cells together; for these, AIM and MST need",
-            ", or pass fewer columns or a smaller max_bins",
-        )
-
-
 @dataclass(frozen=True)
 class Structure:
     """A junction tree over columns with these numbers of codes. Trees with the same cliques compare equal."""
@@ -89,40 +73,56 @@ class Structure:
     @classmethod
     def of(cls, sizes: Sequence[int], columns: Iterable[Columns]) -> Structure:
         """Make a junction tree whose cliques contain the given sets of columns, and every single column."""
-        tree = _junction_tree(tuple(sizes), sorted({*columns, *((index,) for index in range(len(sizes)))}))
-        return cls(tuple(sizes), tuple(sorted(tree.nodes)))
+        near = {index: set[int]() for index in range(len(sizes))}
+        for part in columns:
+            for index in part:
+                near[index].update(part)
+        # eliminate the column whose clique has the fewest cells, and join its neighbours
+        cells = {index: _cells(sizes, {index, *others}) for index, others in near.items()}
+        found: list[set[int]] = []
+        while near:
+            first = min(cells, key=cells.__getitem__)
+            clique = near.pop(first) | {first}
+            del cells[first]
+            for index in clique - {first}:
+                near[index] = (near[index] | clique) - {first}
+                cells[index] = _cells(sizes, {index, *near[index]})
+            if not any(clique <= known for known in found):
+                found.append(clique)
+        return cls(tuple(sizes), tuple(sorted(tuple(sorted(clique)) for clique in found)))
 
     @cached_property
-    def tree(self) -> Any:
-        """The junction tree, a networkx graph of cliques."""
-        return _junction_tree(self.sizes, self.cliques)
+    def parents(self) -> dict[Columns, Columns | None]:
+        """The parent of each clique, which comes before it: a maximum spanning forest of the overlaps, by Prim."""
+        rest, found = list(self.cliques), dict[Columns, Columns | None]()
+        best: dict[Columns, tuple[int, Columns | None]] = {clique: (0, None) for clique in rest}
+        while rest:
+            clique = max(rest, key=lambda one: best[one][0])
+            rest.remove(clique)
+            found[clique] = best[clique][1]
+            for other in rest:
+                best[other] = max(best[other], (len({*clique} & {*other}), clique), key=lambda pair: pair[0])
+        return found
 
-    @cached_property
-    def messages(self) -> tuple[tuple[Columns, Columns], ...]:
+    @property
+    def messages(self) -> list[tuple[Columns, Columns]]:
         """Pairs of sender and receiver, in an order in which every sender has received its messages before."""
-        return tuple(require_mbi().junction_tree.message_passing_order(self.tree))
-
-    @cached_property
-    def roots(self) -> tuple[Columns, ...]:
-        """One clique of each connected component of the tree."""
-        import networkx
-
-        return tuple(next(iter(part)) for part in networkx.connected_components(self.tree))
+        down = [(parent, clique) for clique, parent in self.parents.items() if parent is not None]
+        return [(clique, parent) for parent, clique in reversed(down)] + down
 
     @property
     def n_cells(self) -> int:
         """Number of cells of all cliques together."""
-        return sum(math.prod(self.sizes[index] for index in clique) for clique in self.cliques)
+        return sum(_cells(self.sizes, clique) for clique in self.cliques)
 
     def clique_of(self, columns: Columns) -> Columns | None:
         """Return the smallest clique that contains all the columns, or None."""
         found = [clique for clique in self.cliques if set(columns) <= set(clique)]
-        return min(found, key=lambda clique: math.prod(self.sizes[index] for index in clique)) if found else None
+        return min(found, key=lambda clique: _cells(self.sizes, clique)) if found else None
 
 
-def _junction_tree(sizes: tuple[int, ...], cliques: Sequence[Columns]) -> Any:
-    domain = require_mbi().Domain(range(len(sizes)), sizes)
-    return require_mbi().junction_tree.make_junction_tree(domain, cliques)[0]
+def _cells(sizes: Sequence[int], columns: Iterable[int]) -> int:
+    return math.prod(sizes[index] for index in columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,9 +143,10 @@ class Tree:
             shape = [structure.sizes[index] if index in columns else 1 for index in clique]
             sums[clique] += potential.reshape(shape)
         beliefs = _beliefs(sums, structure)
-        wholes = {clique: float(logsumexp(belief)) for clique, belief in beliefs.items()}
+        wholes = {clique: float(_log_sum(belief)) for clique, belief in beliefs.items()}
         tables = {clique: np.exp(belief - wholes[clique]) for clique, belief in beliefs.items()}
-        return cls(structure, sum(wholes[root] for root in structure.roots), tables)
+        roots = [clique for clique, parent in structure.parents.items() if parent is None]
+        return cls(structure, sum(wholes[root] for root in roots), tables)
 
     def marginal(self, columns: Columns) -> Array:
         """Return the probabilities of a set of columns; from many drawn rows unless a clique contains the columns."""
@@ -169,12 +170,10 @@ class Tree:
 
     def network(self) -> tuple[tuple[Node, ...], tuple[Array, ...]]:
         """Return the columns along the tree, each given the earlier columns of its clique."""
-        import networkx
-
         nodes: list[Node] = []
         tables = []
-        # in depth-first order, a clique shares columns with earlier cliques only through its parent
-        for clique in networkx.dfs_preorder_nodes(self.structure.tree):
+        # a clique shares columns with earlier cliques only through its parent
+        for clique in self.structure.parents:
             placed = {node.column for node in nodes}
             parents = [index for index in clique if index in placed]
             for column in (index for index in clique if index not in placed):
@@ -195,8 +194,14 @@ def _beliefs(sums: dict[Columns, Array], structure: Structure) -> dict[Columns, 
                 belief = belief + message
         others = tuple(axis for axis, index in enumerate(sender) if index not in receiver)
         shape = [structure.sizes[index] if index in sender else 1 for index in receiver]
-        received[receiver][sender] = np.asarray(logsumexp(belief, axis=others)).reshape(shape)
+        received[receiver][sender] = _log_sum(belief, others).reshape(shape)
     return {clique: sum(received[clique].values(), start=sums[clique]) for clique in structure.cliques}
+
+
+def _log_sum(values: Array, axes: tuple[int, ...] | None = None) -> Array:
+    """Return the logarithm of the sum of exponentials over axes; scipy's takes ten times as long for small tables."""
+    largest = values.max(axis=axes, keepdims=True)
+    return np.asarray(np.log(np.exp(values - largest).sum(axis=axes)) + np.squeeze(largest, axis=axes))
 
 
 Distribution = Joint | Tree

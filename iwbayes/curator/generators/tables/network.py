@@ -81,7 +81,7 @@ def draw_network(
     strata: bool = False,
 ) -> Codes:
     """Draw codes of all columns, shape (n, column), from conditional tables of shape (parent code, column code)."""
-    codes = np.zeros((n, len(sizes)), dtype=np.int64)
+    codes = np.zeros((n, len(sizes)), dtype=np.int64, order="F")  # columns are read one by one
     for node, table in zip(nodes, tables, strict=True):
         codes[:, node.column] = draw_codes(table, flat_codes(codes, sizes, node.parents), rng, strata=strata)
     return codes
