@@ -347,3 +347,21 @@ def test_more_rows_than_scores_can_count_are_refused_before_anything_is_charged(
     with pytest.raises(ValueError, match=r"2\*\*30 rows"):
         iw.BayesNet().events(facts, epsilon=1.0)
     assert iw.BayesNet(max_parents=0).events(facts, epsilon=1.0)
+
+
+@pytest.mark.parametrize("generator", [iw.BayesNet(), iw.AIM(), iw.MST()])
+def test_every_declared_level_has_rows_that_weights_can_use(generator):
+    """Two levels have no private row at all. The other columns of their rows are drawn given the level."""
+    rng = np.random.default_rng(4)
+    levels = ("a", "b", "c", "never", "nowhere")
+    g = rng.choice(levels[:3], 3000, p=[0.6, 0.399, 0.001])
+    frame = pd.DataFrame({"g": g, "y": rng.integers(0, 2, 3000), "x": rng.uniform(0, 1, 3000)})
+    schema = iw.Schema(iw.Categorical("g", levels), iw.Binary("y"), iw.Real("x", 0, 1))
+    fitted = generator.fit(
+        iw.PrivateTable(frame, schema), iw.Ledger(50.0, 1e-6, noise=iw.SeededNoise(1)), epsilon=50.0, delta=1e-6
+    )
+    many = fitted.sample(6000, random_seed=1).frame["g"].value_counts()
+    assert (many.reindex(levels) >= 5).all()
+    assert many["never"] < 60 and abs(many["a"] - 3600) < 5 * np.sqrt(6000 * 0.24)
+    few = fitted.sample(40, random_seed=1).frame["g"].value_counts()  # five rows of each would be most of them
+    assert few["a"] > 10

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from iwbayes.curator.generators.tables.bins import ColumnBins, Groups, draw_codes
+from iwbayes.curator.generators.tables.bins import ColumnBins, Groups, draw_codes, is_numeric
 from iwbayes.curator.generators.tables.counts import Codes
 from iwbayes.schema import Schema
 from iwbayes.tables import SyntheticTable
@@ -19,6 +19,9 @@ from iwbayes.utils.arrays import Array, row_blocks
 from iwbayes.utils.digest import digest
 
 COUNTED_ROWS = 2**20  # that are counted at a time, with eight bytes of memory per row
+#: Fewest rows of a declared level; a column gives up at most this share of its rows for them. Weights can neither bring
+#: back a level without rows, nor rely on one row (defensive mixtures: Hesterberg, Technometrics 37, 1995).
+LEVEL_ROWS, MOST_GIVEN_UP = 5, 0.05
 
 
 class Node(NamedTuple):
@@ -46,10 +49,14 @@ class FittedNetwork:
     strata: bool = False  # stratified sampling: counts are closer to the probabilities than those of independent rows
 
     def sample(self, n: int, *, random_seed: int | np.random.Generator | None = None) -> SyntheticTable:
-        """Draw n >= 1 synthetic rows. This costs no privacy. Without ``random_seed``, entropy is fresh."""
+        """Draw n >= 1 synthetic rows. This costs no privacy. Without ``random_seed``, entropy is fresh.
+
+        Each declared level gets at least five rows, if these are at most 5 % of all rows for a column.
+        """
         n, rng = checks.whole("n", n), np.random.default_rng(random_seed)
         sizes = [g.size for g in self.groups]
-        codes = draw_network(self.nodes, self.tables, sizes, n, rng, strata=self.strata)
+        with_levels = [not is_numeric(b.column) for b in self.bins]
+        codes = draw_network(self.nodes, self.tables, sizes, n, rng, strata=self.strata, with_levels=with_levels)
         columns = {
             b.column.name: b.values(g.bins(codes[:, index], rng), rng)
             for index, (b, g) in enumerate(zip(self.bins, self.groups, strict=True))
@@ -79,12 +86,28 @@ def draw_network(
     rng: np.random.Generator,
     *,
     strata: bool = False,
+    with_levels: Sequence[bool] = (),
 ) -> Codes:
-    """Draw codes of all columns, shape (n, column), from conditional tables of shape (parent code, column code)."""
+    """Draw codes of all columns, shape (n, column), from conditional tables of shape (parent code, column code).
+
+    Every code of the columns ``with_levels`` gets a few rows; see `LEVEL_ROWS`.
+    """
     codes = np.zeros((n, len(sizes)), dtype=np.int64, order="F")  # columns are read one by one
     for node, table in zip(nodes, tables, strict=True):
         codes[:, node.column] = draw_codes(table, flat_codes(codes, sizes, node.parents), rng, strata=strata)
+        if with_levels and with_levels[node.column]:  # before the columns that are drawn given this one
+            _give_rows(codes[:, node.column], sizes[node.column], rng)
     return codes
+
+
+def _give_rows(code: Codes, size: int, rng: np.random.Generator) -> None:
+    """Change codes (row,), at random among the rows of common ones, until every code has a few rows."""
+    least = min(LEVEL_ROWS, int(MOST_GIVEN_UP * len(code) / size))
+    counts = np.bincount(code, minlength=size)
+    wanted = np.repeat(np.arange(size), np.maximum(least - counts, 0))
+    if len(wanted):
+        common = np.flatnonzero(counts[code] >= len(code) / (2 * size))
+        code[rng.choice(common, len(wanted), replace=False)] = wanted
 
 
 def flat_codes(codes: Codes, sizes: Sequence[int], columns: Sequence[int]) -> Codes:
