@@ -57,6 +57,7 @@ class ReleasedTilt:
     blocks: tuple[ShiftBlock, ...] = ()  # of the features; without them nothing is known of b before the noisy mean
     misfit: float = np.nan  # of the scores before the last of several stages
     least_misfit: float = ASSUMED_MISFIT  # of the rows in unmeasured directions
+    centred: bool = False  # whether clipping keeps the mean of scores given the predictors
     models: tuple[str, ...] = ()  # formulas that the release was made for, as written by its publisher
     schema: Schema | None = None  # of the rows
 
@@ -93,6 +94,7 @@ class ReleasedTilt:
             blocks=measurement.shift_blocks,
             misfit=measurement.misfit,
             least_misfit=measurement.least_misfit,
+            centred=measurement.features.centred,
             schema=release.synthetic.schema,
             models=tuple(map(str, named)) if isinstance(named, list) else (),
         )

@@ -39,6 +39,9 @@ class BoundedFeatures:
     #: Sizes of the blocks of consecutive coordinates whose shifts are comparable (see `Shifts`); () for a single block.
     blocks: tuple[int, ...]
 
+    #: Whether a row's clipped coordinates keep the mean of z, given its other columns, under the measured models.
+    centred: bool = False
+
     def _check_bound(self) -> None:
         if self.order not in (2, math.inf):
             raise ValueError(f"order must be 2 or inf; got {self.order!r}.")

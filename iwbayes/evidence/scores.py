@@ -147,10 +147,16 @@ class ScoreMap(BoundedFeatures):
         """Number of coordinates of z."""
         return self.whitener.shape[1]
 
+    @property
+    def centred(self) -> bool:  # type: ignore[override]
+        """Whether clipping keeps the mean of z given the predictors: all models have one response with levels."""
+        first = self.scores[0].response
+        return first is not None and all(score.response == first for score in self.scores)
+
     def transform(self, frame: pd.DataFrame) -> Array:
         """Return the features, shape (row, k), of a table in canonical form; no row makes this fail."""
         phi, first = np.empty((len(frame), self.dim)), self.scores[0].response
-        levels = len(first[1]) if first is not None and all(score.response == first for score in self.scores) else 0
+        levels = len(first[1]) if first is not None and self.centred else 0
         of_rows = self._centred if levels else self._clipped
         with one_blas_thread(), quietly():
             for rows in row_blocks(len(frame), _CHUNK // max(levels, 1)):
@@ -191,7 +197,8 @@ class ScoreMap(BoundedFeatures):
     def of_rows(self, synthetic: SyntheticTable) -> RowFeatures:
         """Return the features of synthetic rows, as a release stores them."""
         values = self.transform(synthetic.frame)
-        return RowFeatures(synthetic.schema, values, self.bound, self.flag, self.digest(), blocks=self.blocks)
+        how: dict[str, Any] = {"blocks": self.blocks, "centred": self.centred}
+        return RowFeatures(synthetic.schema, values, self.bound, self.flag, self.digest(), **how)
 
     def of_columns(self, schema: Schema) -> tuple[FeatureMap, Array] | None:
         """Return features of the columns, and U (k, r), by which their mean follows from the mean of z.
@@ -259,6 +266,7 @@ class RowFeatures(BoundedFeatures):
     function: str  # digest of the function that gave the features of the private rows
     order: float = 2
     blocks: tuple[int, ...] = ()
+    centred: bool = False
 
     def __post_init__(self) -> None:
         values = np.array(self.values, dtype=np.float64, order="C")
@@ -280,15 +288,16 @@ class RowFeatures(BoundedFeatures):
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return plain settings and arrays for a release file, which stores the schema separately."""
-        settings = {"function": self.function, "bound": self.bound, "flag": self.flag, "blocks": [*self.blocks]}
+        names = ("function", "bound", "flag", "centred")
+        settings = {name: getattr(self, name) for name in names} | {"blocks": [*self.blocks]}
         return settings, {"values": self.values}
 
     @classmethod
     def from_arrays(cls, schema: Schema, settings: dict[str, Any], arrays: dict[str, Array]) -> RowFeatures:
         """Make features from the settings and arrays of `to_arrays`."""
         bound, flag = float(settings["bound"]), bool(settings["flag"])
-        blocks = tuple(settings["blocks"])
-        return cls(schema, arrays["values"], bound, flag, str(settings["function"]), blocks=blocks)
+        blocks, function, centred = tuple(settings["blocks"]), str(settings["function"]), bool(settings["centred"])
+        return cls(schema, arrays["values"], bound, flag, function, blocks=blocks, centred=centred)
 
     def transform(self, frame: pd.DataFrame) -> Array:
         """Return the features, shape (row, k), of the release's rows; a ValueError if the number of rows differs."""

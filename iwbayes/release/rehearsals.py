@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.special import stdtrit
+from scipy.special import logsumexp, stdtrit
 
 from iwbayes.evidence.measurement import ASSUMED_MISFIT
 from iwbayes.evidence.unmeasured import unmeasured_features
@@ -25,6 +25,8 @@ from iwbayes.utils.digest import digest
 from iwbayes.utils.display import html_table, wrapped
 
 LEAST = 10  # rehearsals for an interval
+#: Part of a replay's recipe: by how much the coefficients of the release's tilt were moved to make its population.
+POPULATION = "population"
 #: Number of directions in which the slope of a statistic is computed, standard deviation of log weights per step, and
 #: largest change of a log weight: a row of almost no weight can be far from the others in such a direction.
 _SLOPES, _STEP, _MOST = 20, 0.1, 1.0
@@ -35,6 +37,22 @@ def release_digest(release: Release) -> str:
     # a table's declared cost and log ratio are not in the file of a release
     rows = (release.synthetic.schema.to_toml(), release.synthetic.frame)
     return digest("Release", *rows, release.weights.fingerprint(), release.n_private)
+
+
+def population_weights(release: Release, recipe: dict[str, Any]) -> Array:
+    """Return weights (row,) of the release's rows that make the population of the replay with this recipe.
+
+    The means that a tilt measured are known up to their noise. Each replay has its own population, drawn from their
+    posterior: otherwise no rows could be further from their population than those of the release seem to be.
+    """
+    own, measurement, shift = release.weights, release.weights.measurement, recipe.get(POPULATION)
+    if shift is None:
+        return own.values
+    if measurement is None or measurement.features is None or np.shape(shift) != np.shape(measurement.coefficients):
+        raise RehearsalsError("the population of a replay does not belong to the release. Rehearse the release again.")
+    phi = measurement.features.transform(release.synthetic.frame)[:, measurement.tilt_columns]
+    log_weights = own.log_weights[0] + phi @ np.asarray(shift, dtype=np.float64)
+    return np.asarray(np.exp(log_weights - logsumexp(log_weights)) * len(log_weights))
 
 
 class RehearsedInterval(NamedTuple):
@@ -61,7 +79,8 @@ class Rehearsals(Sequence[Release]):
     """Replays of a release, each made in the same way from rows drawn from the release's weighted rows.
 
     `rehearse` makes them, and `Rehearsals.load` reads them; pass them to `calibrate` or `fit`. The differences between
-    their estimates and that of the release show how large its own error can be, from all causes. They cost no privacy.
+    their estimates and those of their populations show how large the release's own error can be, from all causes. They
+    cost no privacy.
     ``rehearsals[0]`` is a `Release`, and ``rehearsals.facts`` are facts that all share, such as the seed.
     """
 
@@ -88,6 +107,10 @@ class Rehearsals(Sequence[Release]):
         if release_digest(found) != self.facts.release:
             raise RehearsalsError("the rehearsals contain a different release than their facts name. Rehearse again.")
         return found
+
+    def population(self, index: int) -> Array:
+        """Return weights (row,) of the release's rows that make the population of a rehearsal."""
+        return population_weights(self.release, opened(self._contents[index], read_recipe))
 
     @cached_property
     def misfit(self) -> float:
@@ -156,7 +179,11 @@ class Rehearsals(Sequence[Release]):
         """Return errors of several statistics, an array (q,); see `interval`. Values must be finite to be used."""
         table, values = self.release.synthetic, self.release.weights.values
         estimate = statistics(table.frame, values)
-        found = np.stack([statistics(replay.synthetic.frame, replay.weights.values) for replay in self]) - estimate
+        found = np.stack([
+            statistics(replay.synthetic.frame, replay.weights.values)
+            - statistics(table.frame, self.population(index))
+            for index, replay in enumerate(self)
+        ])  # fmt: skip
         finite = np.isfinite(found)
         n_finite = finite.sum(axis=0)
         sums = np.square(np.where(finite, found, 0.0)).sum(axis=0)

@@ -13,8 +13,8 @@ import cloudpickle
 import numpy as np
 import pandas as pd
 
-from iwbayes.analyst.calibration.meat import misfit_of_rows
-from iwbayes.analyst.released_tilt import NOISE_AWARE
+from iwbayes.analyst.calibration.meat import misfit_of_rows, tilt_moments
+from iwbayes.analyst.released_tilt import NOISE_AWARE, ReleasedTilt
 from iwbayes.curator.pipeline import Pipeline
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.noise import SeededNoise
@@ -23,7 +23,9 @@ from iwbayes.evidence.scores import ScoreModel
 from iwbayes.models.regression_scores import RegressionModel
 from iwbayes.release import Release
 from iwbayes.release.file import from_bytes
+from iwbayes.release.rehearsals import POPULATION, population_weights
 from iwbayes.tables import PrivateTable
+from iwbayes.utils.arrays import Array
 from iwbayes.utils.threads import one_blas_thread
 
 
@@ -64,27 +66,36 @@ def named_model(models: Sequence[ScoreModel], *, build: str | None = None, **set
 
 def replay(content: bytes, index: int, random_seed: int, models: bytes = b"") -> bytes:
     """Return replay `index` of a release, both as bytes of files; `models` are pickled by cloudpickle."""
-    release, pipeline = _opened(content, models)
+    release, pipeline, root = _opened(content, models)
     rng = np.random.default_rng([random_seed, index])
     ledger = Ledger(math.inf, 0.0, release.statement.adjacency, noise=SeededNoise(int(rng.integers(2**31))))
+    recipe: dict[str, Any] = {"rehearsal": index}
+    if root is not None:
+        recipe[POPULATION] = (root @ rng.standard_normal(root.shape[1])).tolist()
+    population = population_weights(release, recipe)
     with one_blas_thread():
-        rows, weights = seeded(pipeline, int(rng.integers(2**31))).run(drawn_rows(release, rng), ledger, rng)
-    recipe = {"rehearsal": index}
+        private = drawn_rows(release, population, rng)
+        rows, weights = seeded(pipeline, int(rng.integers(2**31))).run(private, ledger, rng)
     found = Release(rows, weights, ledger.statement(), n_private=release.n_private, recipe=recipe)
     if not math.isnan(error := misfit_of_rows(found)):
         found = replace(found, recipe=recipe | {"misfit": error})
     return found.to_bytes()
 
 
-def drawn_rows(release: Release, rng: np.random.Generator) -> PrivateTable:
-    """Draw as many rows as there were private rows from a release, in proportion to their weights; they are public."""
-    values = release.weights.values
-    rows = rng.choice(len(values), size=release.n_private, p=values / values.sum())
+def drawn_rows(release: Release, weights: Array, rng: np.random.Generator) -> PrivateTable:
+    """Draw as many rows as there were private rows from a release, in proportion to weights (row,); they are public."""
+    rows = rng.choice(len(weights), size=release.n_private, p=weights / weights.sum())
     frame: pd.DataFrame = release.synthetic.frame.iloc[rows].reset_index(drop=True)
     return PrivateTable(frame, release.synthetic.schema)
 
 
 @lru_cache(maxsize=1)
-def _opened(content: bytes, models: bytes) -> tuple[Release, Pipeline]:
+def _opened(content: bytes, models: bytes) -> tuple[Release, Pipeline, Array | None]:
+    """Return release and pipeline, and a root (k, q) of the posterior covariance of the tilt's coefficients."""
     release = Release(**from_bytes(io.BytesIO(content)))
-    return release, check_replayable(release, cloudpickle.loads(models) if models else ())
+    pipeline = check_replayable(release, cloudpickle.loads(models) if models else ())
+    tilt, values = ReleasedTilt.of(release), release.weights.values
+    root = None
+    if tilt is not None:
+        root = tilt_moments(tilt.features, values / values.sum(), tilt).coefficient_root(math.inf)
+    return release, pipeline, root

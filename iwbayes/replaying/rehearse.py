@@ -50,10 +50,11 @@ def rehearse(
 ) -> Rehearsals:
     """Replay a release on rows drawn from its own weighted rows, to find how large the errors of its estimates can be.
 
-    Each rehearsal draws as many rows as there were private rows, in proportion to the weights, and publishes them with
-    the settings of the release and seeded noise. The rehearsals work for every model: pass them to `calibrate` or
-    `fit`. They use the release only, and cost no privacy. The method is related to the replicate weights of survey
-    statistics (Rao & Wu 1988) and to the parametric bootstrap (Efron & Tibshirani 1993).
+    Each rehearsal moves the weights as far as the noise of the release leaves open, draws as many rows as there were
+    private rows, in proportion to these weights, and publishes them with the settings of the release and seeded noise.
+    The rehearsals work for every model: pass them to `calibrate` or `fit`. They use the release only, and cost no
+    privacy. The method is related to the replicate weights of survey statistics (Rao & Wu 1988) and to the parametric
+    bootstrap (Efron & Tibshirani 1993).
 
     Parameters
     ----------

@@ -182,10 +182,10 @@ def plot_budget(release: Release | PrivacyStatement, *, ax: Axes | None = None) 
 
 
 def plot_rehearsals(idata: arviz_compat.ArvizObject, *, ax: Axes | None = None) -> Axes:
-    """Draw the estimates of rehearsals, and 90 % intervals by the formula and by them, for each parameter.
+    """Draw the errors of rehearsals, and 90 % intervals by the formula and by them, for each parameter.
 
-    The axis shows differences from the estimate of the release in standard deviations by the formula; it is linear
-    within 5 and logarithmic beyond. Points are rehearsals. Intervals leave out the prior.
+    The axis shows errors of the rehearsals in standard deviations by the formula; it is linear within 5 and logarithmic
+    beyond. Points are rehearsals. Intervals leave out the prior.
 
     Parameters
     ----------
@@ -219,7 +219,7 @@ def plot_rehearsals(idata: arviz_compat.ArvizObject, *, ax: Axes | None = None) 
         ax.hlines(rows + below, -ends, ends, color=color, linewidth=3, label=f"90 % interval, {label}")
     for row, own in enumerate(points.T):
         ax.plot(own, np.full(len(own), row - 0.15), "o", color=GREY, markersize=3, alpha=0.6, linestyle="none")
-    ax.plot([], [], "o", color=GREY, markersize=3, linestyle="none", label=f"estimates of {n} rehearsals")
+    ax.plot([], [], "o", color=GREY, markersize=3, linestyle="none", label=f"errors of {n} rehearsals")
     ax.axvline(0, color=LIGHT_GREY, linewidth=0.8, zorder=0)
     ax.set_xscale("symlog", linthresh=5)
     low, high = ax.get_xlim()
@@ -227,6 +227,6 @@ def plot_rehearsals(idata: arviz_compat.ArvizObject, *, ax: Axes | None = None) 
     ax.set_xticks(sorted({float(tick) for tick in ticks if low <= tick <= high}))
     ax.xaxis.set_major_formatter("{x:g}")
     label_rows(ax, names)
-    label_axes(ax, x="difference from the release's estimate, in standard deviations by the formula")
+    label_axes(ax, x="error of a rehearsal, in standard deviations by the formula")
     legend_below(ax)
     return ax

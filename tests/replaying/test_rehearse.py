@@ -17,13 +17,15 @@ from numpy.testing import assert_allclose
 from scipy import stats
 
 import iwbayes as iw
+from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.curator.pipeline import Pipeline
 from iwbayes.curator.settings import from_data, to_data
 from iwbayes.evidence.unmeasured import unmeasured_features
 from iwbayes.release import rehearsal_folder
 from iwbayes.release import rehearsals as module_of_rehearsals
 from iwbayes.release.rehearsal_folder import RehearsalsError
-from iwbayes.release.rehearsals import Rehearsals
+from iwbayes.release.rehearsals import Rehearsals, population_weights
+from iwbayes.replaying import one_replay
 from iwbayes.replaying.one_replay import check_replayable, drawn_rows
 from iwbayes.utils.warnings import IwbayesWarning
 
@@ -78,7 +80,7 @@ def test_rows_are_drawn_in_proportion_to_the_weights_of_the_release():
     position = pd.Series(np.arange(n), index=weighted.synthetic.frame["x"].to_numpy())
     rng = np.random.default_rng(0)
     for _ in range(20):
-        drawn = drawn_rows(weighted, rng).frame["x"]
+        drawn = drawn_rows(weighted, weighted.weights.values, rng).frame["x"]
         assert len(drawn) == 1000
         counts += np.bincount(position[drawn].to_numpy(), minlength=n)
     expected = 20_000 * heavy / heavy.sum()
@@ -86,6 +88,35 @@ def test_rows_are_drawn_in_proportion_to_the_weights_of_the_release():
     share = counts[:50].sum() / 20_000
     assert abs(share - 400 / 900) < 5 * math.sqrt(share * (1 - share) / 20_000)
     assert np.sum((counts - expected)[expected > 0] ** 2 / expected[expected > 0]) < 549 + 5 * math.sqrt(2 * 549)
+
+
+def test_each_replay_has_a_population_from_the_posterior_of_the_measured_means():
+    tilt = ReleasedTilt.of(RELEASE)
+    values, phi = RELEASE.weights.values, tilt.features
+    spread = np.cov(phi.T, aweights=values, bias=True)
+    root = one_replay._opened(RELEASE.to_bytes(), b"")[2]
+    # to first order, the means of the population vary as those of the private rows do, given the release
+    assert_allclose(spread @ root @ root.T @ spread, tilt.error, atol=1e-3 * np.abs(tilt.error).max())
+    shift = root @ np.random.default_rng(1).normal(size=root.shape[1])
+    moved = population_weights(RELEASE, {"population": shift.tolist()})
+    expected = values * np.exp(phi @ shift)
+    assert_allclose(moved, expected / expected.mean(), rtol=1e-9)
+    assert_allclose(population_weights(RELEASE, {}), values)
+    with pytest.raises(RehearsalsError, match="does not belong to the release"):
+        population_weights(RELEASE, {"population": [0.0]})
+
+
+def test_errors_of_replays_are_those_against_their_own_populations(rehearsals):
+    def mean(frame, weights):
+        return np.array([np.average(frame["x"].to_numpy(float), weights=weights)])
+
+    table = RELEASE.synthetic.frame
+    away = [
+        mean(replay.synthetic.frame, replay.weights.values) - mean(table, rehearsals.population(index))
+        for index, replay in enumerate(rehearsals)
+    ]
+    assert rehearsals.spread(mean, random_seed=1).variance == pytest.approx(np.mean(np.square(away)))
+    assert len({rehearsals.population(index)[0] for index in range(N)}) == N
 
 
 def test_a_rehearsal_follows_from_its_seed_and_number_alone(rehearsals):
@@ -437,7 +468,8 @@ def test_the_interval_of_a_measured_mean_is_that_of_its_replays(rehearsals):
     found = rehearsals.interval(weighted_mean, random_seed=1)
     own = weighted_mean(RELEASE.synthetic.frame, RELEASE.weights.values)
     each = np.array([weighted_mean(replay.synthetic.frame, replay.weights.values) for replay in rehearsals])
-    sd = math.sqrt(np.mean((each - own) ** 2))
+    populations = [weighted_mean(RELEASE.synthetic.frame, rehearsals.population(index)) for index in range(N)]
+    sd = math.sqrt(np.mean((each - populations) ** 2))
     assert found.estimate == own and found.unrehearsed_share < 0.05
     assert found.sd == pytest.approx(sd, rel=0.03) and rehearsals.release.to_bytes() == RELEASE.to_bytes()
     half = stats.t.ppf(0.95, N) * found.sd
@@ -472,6 +504,6 @@ def test_statistics_that_have_no_interval(rehearsals):
         rehearsals.interval(weighted_mean, level=90)
     with pytest.raises(ValueError, match="statistic of the release is not finite"):
         rehearsals.interval(lambda rows, weights: float("nan"))
-    calls = iter([1.0, 1.0, *[float("nan")] * 100])
+    calls = iter([1.0] * 3 + [float("nan")] * 100)  # of the release, a replay and its population
     with pytest.raises(ValueError, match="finite in 10 rehearsals or more; got 1"):
         rehearsals.interval(lambda rows, weights: next(calls))

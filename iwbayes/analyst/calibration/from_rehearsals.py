@@ -1,7 +1,7 @@
 """Calibration by rehearsals: how far estimates from replays are from the release's, and how often the formula covered.
 
-Notation: theta^ is the estimate of a release and theta*_b that of rehearsal b. Both are modes of the weighted
-likelihood with the same weak prior, whose effect a Newton step removes. D_b = theta*_b - theta^.
+Notation: theta*_b is the estimate of rehearsal b and theta_b that of its population. Both are modes of the weighted
+likelihood with the same weak prior, whose effect a Newton step removes. D_b = theta*_b - theta_b.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedScores
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.release import Release
 from iwbayes.release.rehearsals import Rehearsals
+from iwbayes.tables import SyntheticTable
 from iwbayes.utils.arrays import Array
 from iwbayes.utils.threads import one_blas_thread
 
@@ -76,18 +77,17 @@ def rehearse_estimates(posterior: WeightedScores, mode: Mode, release: Release, 
     """
     rehearsals.check(release)
     start = posterior.mode(mode.theta)
-    # estimate of the likelihood alone; the other parts of a calibrated normal are not needed
-    alone = replace(LikelihoodTerms.at(posterior, start), gradients_at=None, scores_at=None, curvatures=None)
-    own = calibrate_normal(alone, prior=posterior.prior, n_private=release.n_private)
     found: list[tuple[Array, Array] | None] = []
     # while the model is fitted to one replay, the next one is read and its features are computed
     with one_blas_thread(), ThreadPoolExecutor(1) as ahead:
         following = ahead.submit(_read, rehearsals, 0)
         for index in range(len(rehearsals)):
-            replay, tilt = following.result()
+            replay, tilt, population = following.result()
             if index + 1 < len(rehearsals):
                 following = ahead.submit(_read, rehearsals, index + 1)
-            found.append(_refit(posterior, start.theta, replay, tilt))
+            truth = _refit(posterior, start.theta, release.synthetic, population, release.n_private, None)
+            own = _refit(posterior, start.theta, replay.synthetic, replay.weights.values, replay.n_private, tilt)
+            found.append(None if truth is None or own is None else (own[0] - truth[0], own[1]))
     done = [one for one in found if one is not None]
     if len(done) < 2:
         raise ValueError(
@@ -95,24 +95,24 @@ def rehearse_estimates(posterior: WeightedScores, mode: Mode, release: Release, 
             "Use a simpler model, or request a release with more private rows or a larger epsilon."
         )
     gap = np.full(len(start.theta), np.nan)
-    theta, sd = (np.stack([gap if one is None else one[part] for one in found]) for part in (0, 1))
-    return Rehearsed(theta - own.likelihood_mean, sd, rehearsals.misfit)
+    away, sd = (np.stack([gap if one is None else one[part] for one in found]) for part in (0, 1))
+    return Rehearsed(away, sd, rehearsals.misfit)
 
 
-def _read(rehearsals: Rehearsals, index: int) -> tuple[Release, ReleasedTilt | None]:
+def _read(rehearsals: Rehearsals, index: int) -> tuple[Release, ReleasedTilt | None, Array]:
     replay = rehearsals[index]
-    return replay, ReleasedTilt.of(replay)
+    return replay, ReleasedTilt.of(replay), rehearsals.population(index)
 
 
 def _refit(
-    posterior: WeightedScores, start: Array, replay: Release, tilt: ReleasedTilt | None
+    posterior: WeightedScores, start: Array, rows: SyntheticTable, weights: Array, n: int, tilt: ReleasedTilt | None
 ) -> tuple[Array, Array] | None:
-    """Return the estimate (p,) in a replay and its standard deviation by the formula; None if the fit fails."""
-    values = replay.weights.values
+    """Return the estimate (p,) from weighted rows and its standard deviation by the formula; None if the fit fails."""
     try:
-        other = posterior.on_rows(replay.synthetic, values * (posterior.weights.sum() / values.sum()))
+        other = posterior.on_rows(rows, weights * (posterior.weights.sum() / weights.sum()))
         terms = replace(LikelihoodTerms.at(other, other.mode(start)), scores_at=None, curvatures=None)
-        normal = calibrate_normal(terms, prior=other.prior, n_private=replay.n_private, tilt=tilt)
+        terms = terms if tilt is not None else replace(terms, gradients_at=None)
+        normal = calibrate_normal(terms, prior=other.prior, n_private=n, tilt=tilt)
     except (RuntimeError, ValueError, np.linalg.LinAlgError):
         return None
     return normal.likelihood_mean, np.sqrt(np.maximum(np.diag(normal.likelihood_covariance), 0.0))

@@ -41,11 +41,11 @@ _SURE, _LEAST_SPANNED = 2.576, 0.01
 #: and of this part of the generator's error in the measured directions, before the tilt. On ten real populations the
 #: error itself was 0.4 of the generator's error (middle half 0.2 to 0.7), and 0.6 of it without products.
 TILTED_PART = 0.5
-#: Rows may have lighter tails than the private ones, and clipping hides these. What it takes from scores has a mean,
-#: above all for the scale of a response, that only the rows tell; this share of it counts as a standard deviation. It
-#: was chosen on populations with normal responses: most intervals of sigma are refused (`misfit_share`), because they
-#: cover too rarely, and those of other parameters hardly change.
-BEYOND = 1.5
+#: Rows may have lighter tails than the private ones, and clipping hides these. What it takes from scores without
+#: centring has a mean, above all for the scale of a response, that only the rows tell; this share of it counts as a
+#: standard deviation. It was chosen on populations with normal responses: most intervals of sigma are refused
+#: (`misfit_share`), because they cover too rarely, and those of other parameters hardly change.
+BEYOND = 2.0
 #: Of the second-order term, a correction of a few hundredths of the variance if all is well: pairs of opposite draws,
 #: and the factor by which these are shrunk for the differences; the fourth-order error is then a hundredth.
 _PAIRS, _SMALL = 32, 0.1
@@ -258,7 +258,7 @@ class Misfit(NamedTuple):
         if tilt.weights is None:
             return cls(float("nan"))
         if np.isfinite(tilt.misfit):
-            return cls(tilt.least_misfit + 1 / n_private, beyond=BEYOND)
+            return cls(tilt.least_misfit + 1 / n_private, beyond=0.0 if tilt.centred else BEYOND)
         return cls(float(np.fmax(misfit_of_generator(tilt, n_private), tilt.least_misfit)))
 
 

@@ -30,7 +30,7 @@ from iwbayes.release.rehearsals import Rehearsals
 
 FORMULA = "y ~ x + z + treated"
 PRIVATE = simulated_table("gaussian", 1000)  # fewer rows leave the formula and rehearsals far apart
-#: Of many such releases the rehearsed error of elpd is far larger than the formula's; of this one it is not.
+#: Of many such releases the rehearsed error of elpd is far larger than the formula's; of this one 2.6 times as large.
 RELEASE = seeded_release(PRIVATE, 2, epsilon=4.0, n_synthetic=800)
 N = 12
 
@@ -66,11 +66,19 @@ def least_squares(release, formula=FORMULA):
     return np.linalg.lstsq(design.x * root, design.y * root[:, 0], rcond=None)[0]
 
 
+def deviations_of(rehearsals, estimate):
+    """Estimates from replays less those from their populations: the rows of the release with other weights."""
+    populations = [iw.Weights(np.log(rehearsals.population(index)), "one") for index in range(len(rehearsals))]
+    return np.stack([
+        estimate(replay) - estimate(replace(RELEASE, weights=population))
+        for replay, population in zip(rehearsals, populations, strict=True)
+    ])  # fmt: skip
+
+
 def test_deviations_are_those_of_least_squares(rehearsals):
     posterior = posterior_of(RELEASE)
     found = rehearse_estimates(posterior, posterior.mode(), RELEASE, rehearsals)
-    own = least_squares(RELEASE)
-    expected = np.stack([least_squares(replay) - own for replay in rehearsals])
+    expected = deviations_of(rehearsals, least_squares)
     spread = expected.std(axis=0)
     assert found.deviations.shape == (N, 5) and found.succeeded.all()
     assert_allclose(found.deviations[:, :4] / spread, expected / spread, atol=0.01)
@@ -117,8 +125,7 @@ def test_a_pymc_model_gives_the_same(rehearsals):
     theta = np.random.default_rng(2).multivariate_normal(at.theta, np.linalg.inv(at.precision), 200)[None]
     given = xr.Dataset({"b": (("chain", "draw", "b_dim_0"), theta)}, coords={"chain": [0], "draw": np.arange(200)})
     found = iw.calibrate(arviz_compat.make({"posterior": given}), weighted, RELEASE, rehearsals=rehearsals[:10])
-    own = least_squares(RELEASE, "y ~ x")
-    deviations = np.stack([least_squares(replay, "y ~ x") - own for replay in rehearsals[:10]])
+    deviations = deviations_of(rehearsals[:10], lambda release: least_squares(release, "y ~ x"))
     record = record_of(found)
     assert record.attrs["n_rehearsals"] == 10 and record.attrs["failed_refits"] == 0
     terms = ModelPosterior(weighted).movable(RELEASE.synthetic)
@@ -227,7 +234,7 @@ def test_too_few_and_failing_rehearsals_are_not_calibrated(rehearsals, monkeypat
 
     calls = iter(range(100))
     real = from_rehearsals._refit
-    monkeypatch.setattr(from_rehearsals, "_refit", lambda *args: None if next(calls) < 2 else real(*args))
+    monkeypatch.setattr(from_rehearsals, "_refit", lambda *args: None if next(calls) < 4 else real(*args))
     with pytest.warns(iw.CalibrationWarning, match=r"failed_refits 0\.17 >= 0\.1"):
         assert record_of(fit(rehearsals=rehearsals)).attrs["failed_refits"] == pytest.approx(2 / N)
     monkeypatch.setattr(from_rehearsals, "_refit", lambda *args: None)
@@ -315,8 +322,7 @@ def test_hierarchical_models(rehearsals, with_intercept):
     given = arviz_compat.make({"posterior": xr.Dataset(values)})
     found = iw.calibrate(given, weighted, RELEASE, rehearsals=rehearsals, random_seed=3)
     record = record_of(found)
-    own = of_groups(RELEASE)
-    expected = np.stack([of_groups(replay) - own for replay in rehearsals])
+    expected = deviations_of(rehearsals, of_groups)
     deviation = record["deviation"].to_pandas()
     groups = deviation.filter(like="a[").to_numpy()
     if with_intercept:
@@ -360,7 +366,7 @@ def test_predictive_checks(rehearsals, idata):
         return np.quantile(values, probability, weights=weights, method="inverted_cdf")
 
     for name, probability in (("q50", 0.5), ("top", None)):
-        away = [of(replay, probability) - of(RELEASE, probability) for replay in rehearsals]
+        away = deviations_of(rehearsals, lambda release, which=probability: of(release, which))
         se, seen = table.loc[("y", name), "se"], float(np.sqrt(np.mean(np.square(away))))
         assert np.isnan(plain.loc[("y", name), "se"])
         assert seen < se < 1.5 * seen  # the rest is what was not measured
@@ -406,7 +412,7 @@ def test_scores_of_models(rehearsals):
         values = replay.weights.values
         return replay.n_private * np.average(np.log(np.exp(densities).mean(axis=0)), weights=values)
 
-    away = np.array([[score(name, one) - score(name, release) for name in fits] for one in rehearsals])
+    away = deviations_of(rehearsals, lambda one: np.array([score(name, one) for name in fits]))
     seen = np.sqrt(np.mean(np.square(away), axis=0))
     ratio = found.loc[list(fits), "se"].to_numpy() / seen
     assert (ratio > 0.97).all() and (ratio < 1.5).all()  # fewer draws, and what was not measured
@@ -414,4 +420,4 @@ def test_scores_of_models(rehearsals):
     assert 0.95 < found.loc["y ~ x", "dse"] / difference < 1.5 and found["dse"].iloc[0] == 0
     one = iw.loo(fits["y ~ x"], release, rehearsals=rehearsals)
     assert_allclose(one.se, found.loc["y ~ x", "se"])
-    assert 0.5 < one.se / iw.loo(fits["y ~ x"], release).se < 2
+    assert 0.5 < one.se / iw.loo(fits["y ~ x"], release).se < 3
