@@ -12,6 +12,9 @@ from iwbayes.utils.arrays import Array
 #: populations (N 500 to 5,000, epsilon 0.3 to 3, 6,200 coefficients), 90 % intervals inside all limits covered 89.8 %,
 #: as often as intervals from the private rows. Without a test of fit, intervals below this limit covered 70 to 84 %.
 LIMIT = 0.9
+#: Measured scores leave only their clipped parts. On 31 real populations (``benchmarks/populations.py``, N 2,000 at
+#: epsilon 1) 94 % of the intervals between 0.8 and 0.9 covered that were inside all other limits.
+OF_SCORES = 0.85
 #: The length of intervals by rehearsals follows clipping, the generator and the ridge. Weighted rows are the truth in
 #: rehearsals, which therefore do not show a relation that the rows lack. Over 140 default releases of seven real
 #: populations with squares, interactions and splines that they do not measure (``benchmarks/populations.py --curved``:
@@ -41,7 +44,7 @@ MEASURE = Measure(
     "column; a steep or curved relation needs a transformed column (log1p).",
     remedy="a model of measured terms; `for_models=[your formula]`",
     of_influences=explained,
-    limits={"formula": LIMIT, "scores": LIMIT, "pool": LIMIT, "rehearsals": OF_REHEARSALS},
+    limits={"formula": LIMIT, "scores": OF_SCORES, "pool": LIMIT, "rehearsals": OF_REHEARSALS},
     theory="kappa-and-what-explained-means",
     worst="smallest",
 )
