@@ -103,8 +103,8 @@ def studies(cell: Cell, n_rehearsals: int = 20) -> dict[str, dict[str, Any]]:
         "reference": fit["calibrated"],
         "random_seed": truth.seed,
     }
-    tilt, named = iw.TiltWeights(), iw.TiltWeights(for_models=(truth.formula,))
-    stages = iw.StagedTilt([iw.model(truth.formula, family=truth.family)])
+    tilt, named = iw.TiltWeights(), iw.TiltWeights(features="products", for_models=(truth.formula,))
+    stages = iw.TiltWeights(for_models=[iw.model(truth.formula, family=truth.family)])
     plain = {"tilt, row sandwich": "row sandwich", "tilt, uncalibrated": "uncalibrated", "unweighted": "unweighted"}
     found = {
         "tilt": {**common, "weights": tilt, "fit": {OURS: fit["calibrated"]}},

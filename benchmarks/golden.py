@@ -56,8 +56,8 @@ SMOKE = (
 MADE: dict[str, dict[str, Any]] = {
     "default_62": {},
     "default_24": {},
-    "named_14": {"weights": iw.TiltWeights(for_models=["z ~ x + g", "y ~ x"])},
-    "named_11": {"weights": iw.TiltWeights(for_models=["z ~ x + g"])},
+    "named_14": {"weights": iw.TiltWeights(features="products", for_models=["z ~ x + g", "y ~ x"])},
+    "named_11": {"weights": iw.TiltWeights(features="products", for_models=["z ~ x + g"])},
     "logistic": {"weights": LogisticWeights()},
     "scores": {"for_models": ["z ~ x + g"]},
 }

@@ -97,7 +97,7 @@ def replicate(family: str, seed: int, *, n: int, draws: int, n_rehearsals: int) 
             epsilon=EPSILON,
             delta=DELTA,
             n_synthetic=3 * n // 2,
-            weights=iw.TiltWeights(for_models=["y ~ x + group"]),
+            weights=iw.TiltWeights(features="products", for_models=["y ~ x + group"]),
             noise=iw.SeededNoise(seed),
             random_seed=rng,
             progressbar=False,

@@ -157,7 +157,11 @@ def adult_studies(arguments: argparse.Namespace) -> None:
 
 def weights_for(formula: str, arguments: argparse.Namespace) -> Any:
     """Weights made for the regression: of its products of columns, or of its scores in stages."""
-    return iw.StagedTilt([iw.model(formula)]) if arguments.stages else iw.TiltWeights(for_models=[formula])
+    return (
+        iw.TiltWeights(for_models=[iw.model(formula)])
+        if arguments.stages
+        else iw.TiltWeights(features="products", for_models=[formula])
+    )
 
 
 def chosen(published: dict[float, Any], arguments: argparse.Namespace) -> dict[float, Any]:

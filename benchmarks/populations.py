@@ -49,8 +49,8 @@ RELEASES = ("default", "named", "products")
 def how(population: Population, release: str) -> dict[str, Any]:
     """Weights of a kind of release, as an argument of the study."""
     if release == "products":
-        return {"weights": iw.TiltWeights(for_models=[population.formula])}
-    named = iw.StagedTilt([iw.model(population.formula, family=population.family)])
+        return {"weights": iw.TiltWeights(features="products", for_models=[population.formula])}
+    named = iw.TiltWeights(for_models=[iw.model(population.formula, family=population.family)])
     return {"weights": named} if release == "named" else {}
 
 

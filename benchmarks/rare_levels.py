@@ -82,7 +82,7 @@ def work(arguments: argparse.Namespace) -> None:
     fits: dict[str, Any] = {"formula": fit}
     if arguments.rehearsals:
         fits["rehearsals"] = partial(rehearsed, fit, arguments.rehearsals)
-    for kind, weights in (("default", {}), ("named", {"weights": iw.StagedTilt([iw.model(FORMULA)])})):
+    for kind, weights in (("default", {}), ("named", {"weights": iw.TiltWeights(for_models=[iw.model(FORMULA)])})):
         found = iw.validation.coverage_study(
             partial(draw, cells, arguments.rows), truth=truth(cells), fit=fits,
             publish={"epsilon": arguments.epsilon, "delta": 1e-6}, **weights,

@@ -36,7 +36,6 @@ from .curator.privacy.noise import SeededNoise as SeededNoise
 from .curator.privacy.noise import SystemNoise as SystemNoise
 from .curator.publish import publish as publish
 from .curator.publish import publish_users as publish_users
-from .curator.weight_providers.staged import StagedTilt as StagedTilt
 from .curator.weight_providers.tilt import TiltWeights as TiltWeights
 from .curator.weight_providers.uniform import UniformWeights as UniformWeights
 from .release import Release as Release

@@ -13,7 +13,6 @@ from iwbayes.curator.generators.aim.mst import MST
 from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
 from iwbayes.curator.generators.mixture.mixture import Mixture
 from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.curator.weight_providers.staged import StagedTilt
 from iwbayes.curator.weight_providers.tilt import TiltWeights
 from iwbayes.curator.weight_providers.uniform import UniformWeights
 from iwbayes.paper.adversarial.gan import CGAN, DPCGAN, DPGAN, GAN
@@ -145,11 +144,13 @@ PROVIDERS = [
     Entry("TiltWeights", TiltWeights, delta=1e-6),
     Entry("TiltWeights, linear", lambda: TiltWeights(features="linear"), delta=1e-6),
     Entry(
-        "TiltWeights for models", lambda: TiltWeights(for_models=["insured ~ age + visits + sex + region"]), delta=1e-6
+        "TiltWeights for models",
+        lambda: TiltWeights(features="products", for_models=["insured ~ age + visits + sex + region"]),
+        delta=1e-6,
     ),
     Entry(
-        "StagedTilt",
-        lambda: StagedTilt([model("insured ~ age + visits + sex + region")]),
+        "TiltWeights to scores",
+        lambda: TiltWeights(for_models=[model("insured ~ age + visits + sex + region")]),
         delta=1e-6,
         complete=("age", "visits", "sex", "region"),
     ),

@@ -42,7 +42,7 @@ DOORS = {"fit", "calibrate", "pool"}
 #: Folders in which no method imports another one, and what their methods share.
 SIBLINGS = {
     "curator/generators": {"ledger_fit", "tables"},
-    "curator/weight_providers": {"provider", "exponential"},
+    "curator/weight_providers": {"provider", "exponential", "score_stages"},
     "paper": {"dpsgd", "ratio_learner", "logistic_loss", "ratio_network", "beta_calibration", "mean_field"},
 }
 #: A method that is made of another one's parts.

@@ -137,7 +137,10 @@ def publish(method: str, epsilon: float, seed: int, most: int | None) -> iw.Rele
     if models is None:
         how: dict[str, Any] = {"n_synthetic": len(private), "weights": iw.UniformWeights()}
     else:
-        how = {"n_synthetic": PER_ROW * most if most else N_SYNTHETIC, "weights": iw.TiltWeights(for_models=models)}
+        how = {
+            "n_synthetic": PER_ROW * most if most else N_SYNTHETIC,
+            "weights": iw.TiltWeights(features="products", for_models=models),
+        }
     return iw.publish(
         private, epsilon=epsilon, delta=harness.OUR_DELTA, generator=made, noise=iw.SeededNoise(seed), random_seed=seed,
         progressbar=False, **how,

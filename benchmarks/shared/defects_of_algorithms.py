@@ -110,18 +110,19 @@ plant(FILE, "tilt: centred scores are not clipped again", "self.clip(own)[:, : s
 plant(FILE, "tilt: centred by the rows beside", "z = z + (wanted - sum(",
        "z = z - z.mean(axis=1, keepdims=True) + (wanted - sum(",
        "evidence/test_scores.py::test_the_scores_of_a_row_depend_on_this_row_alone")
-FILE = "curator/weight_providers/staged.py"
+FILE = "curator/weight_providers/score_stages.py"
 plant(FILE, "tilt: stages draw less noise than they charge",
-       "self.parts(epsilon=fit.epsilon, delta=fit.delta), None",
-       "self.parts(epsilon=2 * fit.epsilon, delta=fit.delta), None", STAGES)
+       "budgets = self.parts(**budget._asdict())",
+       "budgets = self.parts(epsilon=2 * budget.epsilon, delta=budget.delta)", STAGES)
 plant(FILE, "tilt: noise of stages by the synthetic rows",
-       "self.parts(epsilon=fit.epsilon, delta=fit.delta), None",
-       "self.parts(epsilon=fit.epsilon * float(synthetic.frame.iloc[0, 0] > 0 or 0.5), delta=fit.delta), None",
-       "curator/weight_providers/test_staged.py"
+       "budgets = self.parts(**budget._asdict())",
+       "budgets = self.parts("
+       "epsilon=budget.epsilon * float(synthetic.frame.iloc[0, 0] > 0 or 0.5), delta=budget.delta)",
+       "curator/weight_providers/test_score_stages.py"
        "::test_the_stages_cost_what_the_whole_costs_and_follow_from_public_numbers_only")
 plant(FILE, "tilt: how predictors are related is not measured", "read_by(scores, synthetic.schema, products=products)",
        "read_by(scores, synthetic.schema, products=False)",
-       "curator/weight_providers/test_staged.py::test_how_strongly_predictors_are_related_is_measured")
+       "curator/weight_providers/test_score_stages.py::test_how_strongly_predictors_are_related_is_measured")
 FILE = "analyst/calibration/measures/curvature_error.py"
 CURVATURE, DIAGNOSTICS = "analyst/calibration/test_curvature.py", "analyst/criticism/test_diagnostics.py"
 MEASURED = "::test_rehearsals_do_not_calibrate_what_the_release_did_not_measure"

@@ -52,10 +52,10 @@ plant("curator/weight_providers/tilt.py", "text: a tilt tells the exact share of
       '{models}{name})", measurement=measurement)',
       '{models}{name}), {(design.features.transform(fit.private.frame)[:, -1] > 0).mean():.4f} clipped", '
       "measurement=measurement)", f"{SAME}[replace-one: GivenTable, TiltWeights]")
-plant("curator/weight_providers/staged.py", "text: a staged tilt tells the exact share of clipped rows",
-      'f"{self.label}({what})", measurement=measurement)',
-      'f"{self.label}({what}), {(scores.transform(fit.private.frame)[:, -1] > 0).mean():.4f} clipped", '
-      "measurement=measurement)", f"{SAME}[zero-out: GivenTable, StagedTilt]")
+plant("curator/weight_providers/score_stages.py", "text: a staged tilt tells the exact share of clipped rows",
+      'f"{self.tilt.label}({what}{name})", measurement=measurement)',
+      'f"{self.tilt.label}({what}{name}), {(scores.transform(fit.private.frame)[:, -1] > 0).mean():.4f} clipped", '
+      "measurement=measurement)", f"{SAME}[zero-out: GivenTable, TiltWeights to scores]")
 plant("curator/pipeline.py", "outputs: a cell is printed",
       'step("sampling synthetic rows")', 'step("sampling synthetic rows"); print(private.frame.iloc[0, 1])',
       f"{SAME}[replace-one: BayesNet, UniformWeights]")

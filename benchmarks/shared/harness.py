@@ -166,7 +166,9 @@ class Methods:
                 yield from self._where_it_exists(method, table, ledger.statement().events, self._delta(method))
         for method in () if self._free else OURS:
             if method in methods:
-                tilt = iw.TiltWeights(for_models=self._models(method))  # products of columns, as the printed figures
+                tilt = iw.TiltWeights(
+                    features="products", for_models=self._models(method)
+                )  # products of columns, as the printed figures
                 yield self.published(method, self._delta(method), weights=tilt)
 
     def weights_after(self, share: float, methods: Sequence[str]) -> Iterator[Outcome]:
@@ -232,7 +234,7 @@ class Methods:
         start = time.perf_counter()
         ours = method in OURS
         provider = (
-            iw.TiltWeights(for_models=self._models(method))
+            iw.TiltWeights(features="products", for_models=self._models(method))
             if ours
             else make_weight_provider(method, self._seed, self._steps)
         )

@@ -173,9 +173,8 @@ def named_weights(
     from iwbayes.evidence.formulas import main_effects
 
     formulas = [*(for_model or ()), *([] if response is None else [main_effects(response, schema)])]
-    tilt = TiltWeights(mechanism=mechanism)
     if mechanism != "gaussian" or not formulas:
-        return weights_for(tilt, formulas)
+        return weights_for(TiltWeights(mechanism=mechanism, features="products" if formulas else "auto"), formulas)
     from iwbayes.evidence.formulas import model_terms
     from iwbayes.models.regression_scores import RegressionModel
     from iwbayes.schema import Integer

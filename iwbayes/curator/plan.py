@@ -16,7 +16,7 @@ from iwbayes.curator.named_models import weights_for
 from iwbayes.curator.pipeline import JointEvents, own_delta
 from iwbayes.curator.privacy.accounting import check_budget, largest_scale, small_delta
 from iwbayes.curator.protocols import Generator, PublicFacts, WeightProvider, is_generator
-from iwbayes.curator.weight_providers.staged import BOUND_RANGE, NOISE_PART, StagedTilt
+from iwbayes.curator.weight_providers.score_stages import BOUND_RANGE, NOISE_PART
 from iwbayes.curator.weight_providers.tilt import CLIP_RANGE, MOST_DIRECTIONS, WIDE, TiltWeights
 from iwbayes.evidence.feature_map import BoundedFeatures
 from iwbayes.evidence.formulas import Span, model_terms
@@ -145,10 +145,8 @@ def plan(
     tilt = weights_for(weights, for_models, response, schema)
     epsilon, delta = check_budget(epsilon, delta)
     checks.whole("n", n)
-    if not isinstance(tilt, TiltWeights | StagedTilt):
-        raise TypeError(
-            f"plan computes the noise of TiltWeights and StagedTilt only; got {type(tilt).__name__}. See its events()."
-        )
+    if not isinstance(tilt, TiltWeights):
+        raise TypeError(f"plan computes the noise of TiltWeights only; got {type(tilt).__name__}. See its events().")
     checks.whole("rows_per_user", rows_per_user)
     if rows_per_user > 1 and adjacency != "replace-user":
         raise ValueError(
@@ -210,8 +208,8 @@ def noise_warning(weights: WeightProvider, facts: PublicFacts, epsilon: float, d
     No row is read or made, and no model is fitted.
     """
     own = own_delta(weights, delta)
-    if isinstance(weights, StagedTilt):
-        number = sum(_number_of_scores(model, facts.schema) for model in weights.models)
+    if isinstance(weights, TiltWeights) and weights.of_scores:
+        number = sum(_number_of_scores(model, facts.schema) for model in weights.for_models)
         ratio = _noise_ratio(weights, facts, number, epsilon, own, NOISE_PART, BOUND_RANGE)
         terms = "scores"
     elif isinstance(weights, TiltWeights):
@@ -227,7 +225,7 @@ def noise_warning(weights: WeightProvider, facts: PublicFacts, epsilon: float, d
 
 
 def _noise_ratio(
-    weights: TiltWeights | StagedTilt,
+    weights: TiltWeights,
     facts: PublicFacts,
     number: int,
     epsilon: float,
@@ -265,7 +263,7 @@ def _number_of(terms: Terms | Span, schema: Schema) -> int:
     return max(1, sum(firsts.isdisjoint(term) for term in listed))
 
 
-def _number_of_scores(model: ScoreModel, schema: Schema) -> int:
+def _number_of_scores(model: Any, schema: Schema) -> int:
     """Return the number of parameters of a model, or that of the smallest regression if its formula does not say it."""
     formula: Any = model.to_data().get("formula")
     try:

@@ -147,7 +147,7 @@ def check_rows_at_hand(algorithm: object, private: PrivateTable) -> None:
     if not (private.in_memory or reads_blocks(algorithm)):
         raise ValueError(
             f"{type(algorithm).__name__} needs the private rows in memory, but they are in a Dask frame. Use "
-            "BayesNet(), AIM(), MST() or Mixture(), and TiltWeights() or StagedTilt(). If the rows fit in memory, use "
+            "BayesNet(), AIM(), MST() or Mixture(), and TiltWeights(). If the rows fit in memory, use "
             "PrivateTable(frame.compute(), schema)."
         )
 

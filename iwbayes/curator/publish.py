@@ -22,7 +22,6 @@ from iwbayes.curator.privacy.noise import NoiseSource
 from iwbayes.curator.progress import stages
 from iwbayes.curator.protocols import Generator, PublicFacts, WeightProvider
 from iwbayes.curator.settings import in_words
-from iwbayes.curator.weight_providers.staged import StagedTilt
 from iwbayes.curator.weight_providers.tilt import TiltWeights
 from iwbayes.evidence.scores import ScoreModel
 from iwbayes.release import Release
@@ -78,11 +77,11 @@ def publish(
         Generator of the synthetic rows, by default `BayesNet()`; one that benefits from delta uses all of it. A table
         made elsewhere is published as a whole, and its declared cost is part of the budget.
     weights : WeightProvider, optional
-        Weight estimator, by default `TiltWeights()`, or `StagedTilt` if models are named; both use all of delta.
+        Weight estimator, by default `TiltWeights()`, which uses all of delta.
     for_models : sequence of str or ScoreModel, default ()
         Models that analysts will fit: regression formulas such as ``["y ~ a + b"]``, or models from `iwbayes.model`.
-        The weights then measure the mean scores of these models in stages, and nothing else (`StagedTilt`); with
-        ``weights=TiltWeights(...)``, for example at delta 0, the products of columns that the formulas use.
+        The weights then measure the mean scores of these models in stages, and nothing else; with
+        ``weights=TiltWeights(mechanism="cube", features="products")``, for delta 0, products of columns.
     response : str, optional
         Column whose regression on all others (main effects) is added to `for_models`.
     share : float, default 0.3
@@ -121,7 +120,7 @@ def publish(
     >>> private = iw.PrivateTable(people.frame, people.schema)
     >>> release = iw.publish(private, epsilon=1.0, delta=1e-6, for_models=["y ~ x + z"], progressbar=False)
     >>> release.weights.method
-    'StagedTilt(scores of y ~ x + z)'
+    'TiltWeights(scores of y ~ x + z)'
     """
     weights = weights_for(weights, for_models, response, getattr(private, "schema", None))
     generator = BayesNet() if generator is None else generator
@@ -148,7 +147,7 @@ def publish(
         ledger = Ledger(epsilon, delta, adjacency, noise=noise, allow_large_delta=allow_large_delta)
     given = generator.table if isinstance(generator, GivenTable) else None
     facts = PublicFacts.of(private, given, ledger, n_synthetic=n)
-    if given is not None and isinstance(weights, StagedTilt):
+    if given is not None and isinstance(weights, TiltWeights):
         weights.check_rows(given, facts.n_private)
     events = JointEvents(facts, generator, weights, share, epsilon, delta)
     words = {"generator": in_words(generator), "weights": in_words(weights)}
@@ -167,9 +166,7 @@ def publish(
             statement = replace(ledger.statement(), on_undeclared=private.on_undeclared)
     recipe: dict[str, Any] = {**words, "share": events.share, "calibration": t, "settings": pipeline.to_data()}
     if isinstance(weights, TiltWeights) and weights.for_models:
-        recipe["for_models"] = list(weights.for_models)
-    if isinstance(weights, StagedTilt):
-        recipe["for_models"] = [model.name for model in weights.models]
+        recipe["for_models"] = [model if isinstance(model, str) else model.name for model in weights.for_models]
     release = Release(synthetic, weighted, statement, n_private=facts.n_private, recipe=recipe)
     if release.unfit:
         with suppress(WeightsWarning):  # where warnings are errors, this must not lose a release that was paid for

@@ -26,7 +26,6 @@ _HOMES = {
     "DPCGAN": "iwbayes.paper.adversarial.gan",
     "PATEGAN": "iwbayes.paper.pate.pate",
     "TiltWeights": "iwbayes.curator.weight_providers.tilt",
-    "StagedTilt": "iwbayes.curator.weight_providers.staged",
     "LogisticWeights": "iwbayes.paper.logistic_weights",
     "NeuralWeights": "iwbayes.paper.neural_weights",
     "BetaCalibratedWeights": "iwbayes.paper.beta_weights",
@@ -37,7 +36,7 @@ _HOMES = {
 #: Published methods that an algorithm runs if its settings name them, and their classes.
 _METHODS = {("Mixture", "variational"): ("iwbayes.paper.variational", "PrivateVariational")}
 NAME = "algorithm"  # key of the name of an algorithm
-MODELS = "models"  # setting that contains models; the analyst's side creates them
+MODELS = "for_models"  # setting that contains formulas and models; the analyst's side creates the models
 #: Settings that a release does not contain: they do not change the use of the rows, and a release has no seed.
 _LEFT_OUT = ("random_seed", "progressbar", "device")
 
@@ -56,7 +55,7 @@ def to_data(algorithm: object) -> dict[str, Any] | None:
             continue
         value = getattr(algorithm, field.name)
         if field.name == MODELS:
-            data[MODELS] = [_plain_model(model) for model in value]
+            data[MODELS] = [model if isinstance(model, str) else _plain_model(model) for model in value]
             continue
         plain = _lists(value) if _is_plain(value) else to_data(value)
         if plain is None and value is not None:
@@ -98,11 +97,12 @@ def from_data(data: Any, make_model: Callable[..., ScoreModel] | None = None) ->
         if key not in known:
             raise ValueError(f"{name} has no setting {str(key)[:40]!r}. Upgrade iwbayes if the release is newer.")
         if key == MODELS:
-            if make_model is None or not isinstance(value, list):
+            if not isinstance(value, list) or (make_model is None and not all(isinstance(one, str) for one in value)):
                 raise ValueError(
                     "the models of the release cannot be created here. Load the release with iwbayes.load()."
                 )
-            settings[key] = tuple(make_model(**one) for one in value)
+            made: Any = make_model
+            settings[key] = tuple(one if isinstance(one, str) else made(**one) for one in value)
             continue
         inner = from_data(value, make_model) if isinstance(value, dict) else value
         settings[key] = tuple(inner) if isinstance(inner, list) else inner

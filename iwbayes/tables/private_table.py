@@ -96,9 +96,9 @@ class PrivateTable(Frozen):
     ) -> PrivateTable:
         """Make a table of the rows of a Dask frame. The rows stay in the frame, and may be larger than memory.
 
-        It is for generators that measure tables (`BayesNet`, `AIM`, `MST`, `Mixture`), for `TiltWeights` and
-        `StagedTilt`, and for weights that read no private row. Other methods need the rows in memory, and raise an
-        error before anything is charged.
+        It is for generators that measure tables (`BayesNet`, `AIM`, `MST`, `Mixture`), for `TiltWeights`, and for
+        weights that read no private row. Other methods need the rows in memory, and raise an error before anything is
+        charged.
 
         Parameters
         ----------

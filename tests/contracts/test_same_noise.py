@@ -314,7 +314,7 @@ def test_scores_that_cannot_be_computed_show_nothing_beside_the_noise(model):
         known = given().frame.query("region != 'east' and children < 4")
         table = synthetic_table(known[list(FEW.names)], FEW)
         return iw.publish(
-            private, epsilon=EPSILON, delta=DELTA, generator=table, weights=iw.StagedTilt([model]), ledger=ledger,
+            private, epsilon=EPSILON, delta=DELTA, generator=table, for_models=[model], ledger=ledger,
             random_seed=SEED, progressbar=False,
         )  # fmt: skip
 

@@ -377,14 +377,14 @@ def drive_provider(said, settings, epsilon=1.0):
     said.fails(lambda: settings.fit(table().frame, made, ledger(), epsilon=1.0, delta=1e-6))
 
 
-@drives("TiltWeights", "StagedTilt", "LogisticWeights", "BetaCalibratedWeights", "UniformWeights", "OutputNoiseWeights",
+@drives("TiltWeights", "LogisticWeights", "BetaCalibratedWeights", "UniformWeights", "OutputNoiseWeights",
         "KnownRatioWeights", "PrivateLogisticRegression")  # fmt: skip
 def drive_providers(said):
     for settings in (
         iw.TiltWeights(),
         iw.TiltWeights("cube", "linear"),
-        iw.TiltWeights(for_models=[MODEL]),
-        iw.StagedTilt([iw.model(MODEL)]),
+        iw.TiltWeights(features="products", for_models=[MODEL]),
+        iw.TiltWeights(for_models=[iw.model(MODEL)]),
         iw.paper.LogisticWeights(),
         iw.paper.LogisticWeights(0.3, "objective"),
         iw.paper.BetaCalibratedWeights(iw.paper.LogisticWeights()),
@@ -442,17 +442,17 @@ def drive_models(said):
     }
     for name, function in functions.items():
         model = iw.model(function)
-        said.text += [repr(model), str(model), repr(iw.StagedTilt([model])), repr([model])]
+        said.text += [repr(model), str(model), repr(iw.TiltWeights(for_models=[model])), repr([model])]
         release = publish(for_models=[model], noise=iw.SeededNoise(1), random_seed=1)
         assert release.recipe["for_models"] == [name]
-        assert release.recipe["weights"] == f"StagedTilt(models=['{name}'])"
+        assert release.recipe["weights"] == f"TiltWeights(for_models=models=['{name}'])"
         said.text += [str(release), repr(release), release._repr_html_(), str(release.recipe)]
         said.returned(iw.load(release.save(said.folder / f"{len(said.text)}.iwb", allow_uncertified=True)))
         assert b"0x" not in json.dumps(release.recipe).encode()
         failing = iw.model(partial(fail_with, kept=study.frame), name=name)
         said.fails(lambda failing=failing: publish(for_models=[failing]))
-        said.fails(lambda function=function: iw.StagedTilt(function))
-        said.fails(lambda function=function: iw.StagedTilt([function]))
+        said.fails(lambda function=function: iw.TiltWeights(for_models=function))
+        said.fails(lambda function=function: iw.TiltWeights(for_models=[function]))
         said.fails(lambda function=function: publish(for_models=[function]))
         said.fails(lambda function=function: iw.model(function, family="poisson"))
     known = iw.paper.KnownRatioWeights(partial(ratio_with, kept=study.frame))

@@ -111,7 +111,7 @@ def test_a_neighbour_never_costs_the_tilt_more_than_its_charge(mechanism, featur
 )
 def test_a_neighbour_never_costs_a_stage_of_a_tilt_more_than_its_charge(models):
     rng = np.random.default_rng(9)
-    provider = iw.StagedTilt(models)
+    provider = iw.TiltWeights(for_models=models)
     worst = 0.0
     for seed in range(20):
         synthetic = synthetic_table(rows(60, rng), MIXED_G)
@@ -120,7 +120,7 @@ def test_a_neighbour_never_costs_a_stage_of_a_tilt_more_than_its_charge(models):
             provider.fit(table, synthetic, ledger, epsilon=1.0, delta=1e-6)
 
         pairs = shares_of_claims(run, neighbours(int(rng.integers(1, 40)), rng), seed)
-        assert [event.label for event, _ in pairs] == [f"StagedTilt, stage {stage}" for stage in (1, 2, 3, 4)]
+        assert [event.label for event, _ in pairs] == [f"TiltWeights, stage {stage}" for stage in (1, 2, 3, 4)]
         assert max(share for _, share in pairs) <= 1 + 1e-12
         worst = max(worst, *(share for _, share in pairs))
     assert worst > 0.7

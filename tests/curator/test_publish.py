@@ -22,7 +22,7 @@ from iwbayes.curator.privacy.ledger import BudgetExceeded, Ledger
 from iwbayes.curator.privacy.noise import SeededNoise, SystemNoise
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.curator.publish import publish
-from iwbayes.curator.weight_providers.staged import StagedTilt
+from iwbayes.curator.weight_providers.score_stages import ScoreStages
 from iwbayes.curator.weight_providers.tilt import TiltWeights
 from iwbayes.evidence.measurement import NOISE_TARGET
 from iwbayes.paper.logistic_weights import LogisticWeights
@@ -139,12 +139,14 @@ def test_the_release_says_what_it_was_made_for(private):
     release = publish(private, for_models=models, noise=SeededNoise(1), **settings)
     assert release.recipe["for_models"] == names and all(name in " ".join(str(release).split()) for name in names)
     # naming them in the weights is the same
-    own = StagedTilt([iw.model(models[0]), models[1]])
+    own = TiltWeights(for_models=[iw.model(models[0]), models[1]])
     again = publish(private, weights=own, noise=SeededNoise(1), **settings)
     np.testing.assert_array_equal(again.weights.log_weights, release.weights.log_weights)
     assert again.recipe == release.recipe
     assert "for_models" not in publish(private, noise=SeededNoise(1), **settings).recipe
-    products = publish(private, weights=TiltWeights(), for_models=names, noise=SeededNoise(1), **settings)
+    products = publish(
+        private, weights=TiltWeights(features="products"), for_models=names, noise=SeededNoise(1), **settings
+    )
     assert products.recipe["for_models"] == names and products.weights.method.startswith("TiltWeights(model")
 
 
@@ -276,7 +278,7 @@ WRONG = {
         "weights must be TiltWeights or left out; got LogisticWeights",
     ),
     "models twice": (
-        {"for_models": ["insured ~ age"], "weights": TiltWeights(for_models=["insured ~ age"])},
+        {"for_models": ["insured ~ age"], "weights": TiltWeights(features="products", for_models=["insured ~ age"])},
         ValueError,
         "passed twice",
     ),
@@ -329,13 +331,13 @@ def test_the_plan_is_near_the_release(private):
 
 def test_the_plan_for_models_has_fewer_features(private):
     model = "insured ~ age + visits"
-    expected = plan(SCHEMA, N, epsilon=0.4, delta=1e-6, weights=TiltWeights(), for_models=[model])
+    expected = plan(SCHEMA, N, epsilon=0.4, delta=1e-6, weights=TiltWeights(features="products"), for_models=[model])
     everything = plan(SCHEMA, N, epsilon=0.4, delta=1e-6, weights=TiltWeights(features="quadratic"))
     assert everything.terms == "quadratic" and "model, square and product terms, 9 features" in str(expected)
     assert expected.noise_ratio < 0.4 * everything.noise_ratio and expected.noise_sd < 0.65 * everything.noise_sd
     # at this budget the default keeps no product of response and predictor at all
     assert plan(SCHEMA, N, epsilon=0.4, delta=1e-6).terms == "squares"
-    release = seeded_release(private, epsilon=0.4, weights=TiltWeights(), for_models=[model])
+    release = seeded_release(private, epsilon=0.4, weights=TiltWeights(features="products"), for_models=[model])
     assert abs(release.weights.measurement.features.dim - expected.n_features) <= 1
     sd = float(np.sqrt(release.weights.measurement.noise.covariance[0, 0]))
     assert 0.7 < expected.noise_sd / sd < 1.4
@@ -393,7 +395,7 @@ def test_the_warning_is_near_the_plan_though_it_makes_no_rows(schema, named, mon
             facts = PublicFacts(SCHEMAS[schema], n, 5 * n)
             with monkeypatch.context() as patch:
                 patch.setattr("iwbayes.curator.plan.uniform_table", None)
-                patch.setattr(StagedTilt, "fitters", None)
+                patch.setattr(ScoreStages, "fitters", None)
                 said = noise_warning(weights, facts, expected.epsilon_weights, 1e-6)
             if said:
                 ratio = float(said.split()[3].rstrip(","))
@@ -408,8 +410,8 @@ def test_a_model_whose_parameters_are_not_known_counts_as_the_smallest_regressio
     def build(frame):
         raise AssertionError("a model was built before the charge")
 
-    unknown = StagedTilt([iw.model("age ~ bs(visits, df=4)"), iw.model(build)])
-    known = StagedTilt([iw.model("insured ~ age + region")])
+    unknown = TiltWeights(for_models=[iw.model("age ~ bs(visits, df=4)"), iw.model(build)])
+    known = TiltWeights(for_models=[iw.model("insured ~ age + region")])
     facts = PublicFacts(SCHEMA, 100, 500)
     assert noise_warning(unknown, facts, 0.1, 1e-6) and noise_warning(known, facts, 0.1, 1e-6)
     assert not noise_warning(unknown, replace(facts, n_private=10**5), 1.0, 1e-6)
@@ -424,7 +426,7 @@ def test_publish_makes_no_rows_of_its_own_and_asks_for_each_events_once(private,
             return super().events(facts, epsilon=epsilon, delta=delta)
 
     monkeypatch.setattr("iwbayes.curator.plan.uniform_table", None)
-    monkeypatch.setattr(StagedTilt, "planned", None)
+    monkeypatch.setattr(ScoreStages, "planned", None)
     release = publish(
         private, epsilon=1.0, delta=1e-6, n_synthetic=300, generator=Counting(), for_models=["insured ~ age"],
         noise=SeededNoise(1),

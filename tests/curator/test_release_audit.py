@@ -102,7 +102,7 @@ CASES = {
         slack=("MST selection",),
     ),
     "for models": Case(
-        lambda: {"weights": iw.TiltWeights(for_models=["y ~ x0"])},
+        lambda: {"weights": iw.TiltWeights(features="products", for_models=["y ~ x0"])},
         2,
         0.65,
         binary=True,
@@ -128,8 +128,8 @@ def test_a_release_in_stages_loses_no_more_than_it_states():
     x = rng.random(3000)
     frame = pd.DataFrame({"y": (rng.random(3000) < x).astype(int), "x0": x})
     pair = [synthetic_table(frame.assign(y=frame["y"].where(frame.index > 0, y)), schema) for y in (0, 1)]
-    found = run(*pair, weights=iw.StagedTilt([iw.model("y ~ x0")]))
-    shares = [loss.share for loss in found.losses if loss.event.label.startswith("StagedTilt")]
+    found = run(*pair, weights=iw.TiltWeights(for_models=[iw.model("y ~ x0")]))
+    shares = [loss.share for loss in found.losses if loss.event.label.startswith("TiltWeights")]
     assert found.passed and not found.departures
     assert len(shares) == 4 and 0.2 < min(shares) <= max(shares) <= 1 + 1e-9, str(found)
 

@@ -219,7 +219,9 @@ def test_only_algorithms_of_the_registry_are_made():
         from_data({"algorithm": "BayesNet", "shell": True})
     with pytest.raises(ValueError, match="max_parents must be"):
         from_data({"algorithm": "BayesNet", "max_parents": -1})
-    assert from_data(json.loads(json.dumps(to_data(iw.TiltWeights(for_models=["y ~ x"]))))).for_models == ("y ~ x",)
+    assert from_data(
+        json.loads(json.dumps(to_data(iw.TiltWeights(features="products", for_models=["y ~ x"]))))
+    ).for_models == ("y ~ x",)
 
 
 @pytest.mark.parametrize(

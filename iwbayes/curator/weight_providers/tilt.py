@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from scipy.special import logsumexp
@@ -24,9 +24,11 @@ from iwbayes.curator.protocols import (
 )
 from iwbayes.curator.weight_providers.exponential import Tilt, TiltDesign, tilt
 from iwbayes.curator.weight_providers.provider import OpenFit
+from iwbayes.curator.weight_providers.score_stages import ScoreStages
 from iwbayes.evidence import FeatureMap
 from iwbayes.evidence.formulas import check_formulas, model_options
 from iwbayes.evidence.measurement import MEAN_OF_FEATURES, NOISE_TARGET, TEST_OF_FIT
+from iwbayes.evidence.scores import ScoreMap, ScoreModel
 from iwbayes.evidence.terms import MAX_RAW_TERMS, TERMS, Terms, count_raw_terms
 from iwbayes.evidence.unmeasured import held_back_features, next_terms, number_held_back
 from iwbayes.release.statement import Event
@@ -47,6 +49,24 @@ TEST_SHARE, TEST_FROM = 0.08, 1000.0
 WIDE, MOST_DIRECTIONS = 256, 64
 LEAST_ESS = 0.2  # smallest effective number of rows of a wide table, as a share of the effective number before the tilt
 _OPTIONS = {"auto": TERMS, "quadratic": ("quadratic",), "linear": ("linear",)}
+_OF_MODELS = ("auto", "scores", "products")
+
+
+def as_models(models: Any) -> tuple[ScoreModel, ...]:
+    """Return models of formulas, and models as they are; TypeError unless the argument is a list of these."""
+    if isinstance(models, str) or not isinstance(models, Sequence):
+        raise TypeError(f"for_models must be a list of formulas such as ['y ~ a + b']; got {type(models).__name__}.")
+    for model in models:
+        if not isinstance(model, str | ScoreModel):
+            raise TypeError(
+                f"for_models must contain formulas such as 'y ~ a + b', or models from iwbayes.model; got "
+                f"{type(model).__name__}."
+            )
+    if not models:
+        return ()
+    from iwbayes.models.regression_scores import RegressionModel
+
+    return tuple(RegressionModel(model) if isinstance(model, str) else model for model in models)
 
 
 class TiltParts(NamedTuple):
@@ -63,13 +83,14 @@ class TiltParts(NamedTuple):
 class TiltWeights(Tilt):
     """Weights exp(b.phi(x)) that tilt the synthetic rows to a noisy mean of features of the private rows.
 
-    The tilt uses the private rows only in one noisy mean of bounded features, m = mean phi(z) + noise. The coefficients
-    b minimise log mean_synthetic exp(b.phi) - b.t + b'V b/2. Here t and V are the posterior mean and covariance of the
-    features' means: t is as far from the rows' own means as noise does not explain (see `Shifts`). The
-    features are public functions of the schema and the synthetic rows (see `FeatureMap`). With a ``base``, the weights
-    are w0 exp(b.phi(x)), with w0 the weights of the base. If all synthetic rows with positive base weights are equal,
-    nothing is measured, and the weights are those of the base. With users of up to tau rows, the sum of the features
-    changes by up to tau times the change of one row. It is divided by the released, noisy number of rows. See
+    The tilt uses the private rows only in noisy means of bounded features, m = mean phi(z) + noise. The coefficients b
+    minimise log mean_synthetic exp(b.phi) - b.t + b'V b/2. Here t and V are the posterior mean and covariance of the
+    features' means: t is as far from the rows' own means as noise does not explain (see `Shifts`). The features are
+    public functions of the schema and the synthetic rows: columns and their products (see `FeatureMap`), or the scores
+    of the models that analysts will fit (see `ScoreMap`), which are measured in four stages. With a ``base``, the
+    weights are w0 exp(b.phi(x)), with w0 the weights of the base. If all synthetic rows with positive base weights are
+    equal, nothing is measured, and the weights are those of the base. With users of up to tau rows, the sum of the
+    features changes by up to tau times the change of one row. It is divided by the released, noisy number of rows. See
     docs/methods.md#tiltweights and docs/theory.md.
 
     Parameters
@@ -77,19 +98,20 @@ class TiltWeights(Tilt):
     mechanism : {"gaussian", "cube"}, default "gaussian"
         Gaussian noise needs a delta above 0 and composes best. Cube noise (K-norm noise for the L-infinity norm) is
         pure epsilon, and works best for up to about 50 features.
-    features : {"auto", "linear", "quadratic"}, default "auto"
+    features : {"auto", "linear", "quadratic", "scores", "products"}, default "auto"
         "linear" measures the columns, "quadratic" also their squares and products. "auto" starts with all of these. It
         drops products, then squares, until the noise ratio, sensitivity times sqrt(k) sigma(epsilon, delta)/N, is at
-        most 0.5. Analyses whose scores use dropped features are reported as not calibrated.
+        most 0.5. Analyses whose scores use dropped features are reported as not calibrated. With ``for_models``, "auto"
+        is "scores", the scores of the models; "products" are the terms of the scores to second order: response,
+        predictors, products of the two and, if the noise allows, squares and products of predictors.
     base : WeightProvider or Weights, optional
         Weights before the tilt. A weight provider is fitted first, with its part of the budget. Weights must belong to
         the same synthetic rows; if this ledger has not registered them, it notes that their cost was not declared.
     base_share : float, default 0.5
         Share of epsilon, in (0, 1), for a base that is a weight provider. It gets half of delta if both need one.
-    for_models : sequence of str, default ()
-        Formulas of the regressions that analysts will fit, such as ``["y ~ a + b"]``, with the terms that
-        `iwbayes.evidence.formulas.model_terms` lists. The features are then only the terms of their scores, to second
-        order: response, predictors, products of the two and, if the noise allows, squares and products of predictors.
+    for_models : sequence of str or ScoreModel, default ()
+        Models that analysts will fit: formulas such as ``["y ~ a + b"]``, or models from `iwbayes.model`. Scores need
+        Gaussian noise; products need formulas, with the terms that `iwbayes.evidence.formulas.model_terms` lists.
     test_of_fit : {"auto", True, False}, default "auto"
         Whether to measure a few products of features that the tilt does not use. They show how far the weighted rows
         are from the private rows in other directions; calibrated intervals account for this misfit. "auto" does so if
@@ -113,13 +135,13 @@ class TiltWeights(Tilt):
     features: str = "auto"
     base: WeightProvider | Weights | None = None
     base_share: float = 0.5
-    for_models: Sequence[str] = ()
+    for_models: Sequence[str | ScoreModel] = ()
     test_of_fit: bool | str = "auto"
 
     def __post_init__(self) -> None:
         if self.mechanism not in ("gaussian", "cube"):
             raise ValueError(f"mechanism must be 'gaussian' or 'cube'; got {self.mechanism!r}.")
-        checks.one_of("features", self.features, _OPTIONS)
+        checks.one_of("features", self.features, dict.fromkeys((*_OPTIONS, *_OF_MODELS)))
         base = self.base
         if base is not None and not (isinstance(base, Weights) or is_weight_provider(base)):
             raise TypeError(f"base must be Weights, a weight provider or None; got {type(base).__name__}.")
@@ -131,12 +153,32 @@ class TiltWeights(Tilt):
                 f"test_of_fit=True needs mechanism='gaussian', because other noise is too large for it; got "
                 f"mechanism={self.mechanism!r}. Pass test_of_fit='auto'."
             )
-        object.__setattr__(self, "for_models", check_formulas(self.for_models))
-        if self.for_models and self.features != "auto":
+        models: Any = self.for_models
+        named = check_formulas(models) if self.features == "products" else as_models(models)
+        object.__setattr__(self, "for_models", named)
+        if named and self.features not in _OF_MODELS:
             raise ValueError(
-                f"features must be 'auto' with for_models, which chooses the features; got {self.features!r}. "
+                f"features must be 'auto', 'scores' or 'products' with for_models; got {self.features!r}. "
                 f"Leave it 'auto'."
             )
+        if self.of_scores and self.mechanism != "gaussian":
+            raise ValueError(
+                f"scores of models need mechanism='gaussian'; got {self.mechanism!r}. Pass features='products' to "
+                f"measure products of the columns that the formulas use."
+            )
+        if self.of_scores and self.test_of_fit is True:
+            raise ValueError("test_of_fit=True needs features='products' with for_models; scores have no such test.")
+
+    @property
+    def of_scores(self) -> bool:
+        """Whether scores of models are measured, and not columns."""
+        return len(self.for_models) > 0 and self.features != "products"
+
+    @property
+    def _stages(self) -> ScoreStages:
+        """Stages of a tilt to scores."""
+        columns = replace(self, for_models=(), features="auto", base=None)
+        return ScoreStages(self, columns, cast("tuple[ScoreModel, ...]", self.for_models))
 
     @property
     def pure(self) -> bool:
@@ -160,9 +202,12 @@ class TiltWeights(Tilt):
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
         """Return the events that `fit` will charge. Raise ValueError if the features cannot be measured."""
-        self.options(facts.schema)
         parts = self.parts(facts, epsilon=epsilon, delta=delta)
-        own: tuple[Event, ...] = (self._event(parts.epsilon, parts.delta),)
+        if self.of_scores:
+            own = self._stages.events(facts, epsilon=parts.epsilon, delta=parts.delta)
+        else:
+            self.options(facts.schema)
+            own = (self._event(parts.epsilon, parts.delta),)
         if parts.test_epsilon:
             own = (*own, self._event(parts.test_epsilon, parts.delta, f"{self.label}, {TEST_OF_FIT}"))
         if not isinstance(self.base, WeightProvider):
@@ -174,7 +219,7 @@ class TiltWeights(Tilt):
         parts = self._two_parts(facts, epsilon, delta)
         enough = parts.epsilon * facts.n_private >= TEST_FROM * facts.rows_per_user
         wanted = self.test_of_fit is True or (self.test_of_fit == "auto" and self.mechanism == "gaussian" and enough)
-        if not wanted or self._is_wide(facts.schema):
+        if not wanted or self.of_scores or self._is_wide(facts.schema):
             return parts
         if not any(next_terms(facts.schema, terms) for _, terms in self.options(facts.schema)):
             return parts
@@ -215,7 +260,9 @@ class TiltWeights(Tilt):
     def options(self, schema: Schema) -> list[tuple[str, Terms]]:
         """List the possible sets of raw terms with their names, the largest first. ValueError if there is none."""
         if self.for_models:
-            return list(model_options(tuple(self.for_models), schema))
+            return list(model_options(cast("tuple[str, ...]", self.for_models), schema))
+        if self.features not in _OPTIONS:
+            raise ValueError(f"features={self.features!r} needs for_models, such as ['y ~ a + b']; got none.")
         options = [(t, t) for t in _OPTIONS[self.features] if count_raw_terms(schema, t) <= MAX_RAW_TERMS]
         if not options:
             fewer = "use features='linear', " if self.features == "quadratic" else ""
@@ -261,11 +308,18 @@ class TiltWeights(Tilt):
         """Return whether the columns encode to so many features that only principal directions are measured."""
         return not self.for_models and count_raw_terms(schema, "linear") > WIDE
 
+    def check_rows(self, synthetic: SyntheticTable, n_private: int) -> None:
+        """Raise ValueError if a model cannot be fitted to rows that are known before anything is charged."""
+        if self.of_scores:
+            self._stages.check_rows(synthetic, n_private)
+
     def planned(
         self, reference: SyntheticTable, facts: PublicFacts, *, epsilon: float, delta: float
-    ) -> TiltDesign[FeatureMap]:
+    ) -> TiltDesign[FeatureMap | ScoreMap]:
         """Return the features and noise of a release whose synthetic rows are like ``reference``."""
         own = self.parts(facts, epsilon=epsilon, delta=delta)
+        if self.of_scores:
+            return self._stages.planned(reference, facts, epsilon=own.epsilon, delta=own.delta)
         return self.design(reference, facts, epsilon=own.epsilon, delta=own.delta)
 
     def _before(self, fit: OpenFit) -> None:
@@ -280,6 +334,8 @@ class TiltWeights(Tilt):
         synthetic, facts = fit.synthetic, fit.facts
         ledger, parts = fit.pay(), self.parts(facts, epsilon=fit.epsilon, delta=fit.delta)
         base, name = self._base(fit, ledger, parts)
+        if self.of_scores:
+            return self._stages.weigh(fit, ledger, base, name, Budget(parts.epsilon, parts.delta))
         shares = np.exp(base)
         if not FeatureMap.varies(synthetic, "linear", shares):
             # no weights can change the mean of equal rows, which have already been charged
@@ -307,7 +363,7 @@ class TiltWeights(Tilt):
                 log_weights, _ = tilt(phi[:, used], shifts.means[used], ridge[used, used], base=base)
         if n_used < phi.shape[1]:
             return Weights(log_weights, f"TiltWeights({n_used} of {design.terms}{name})")
-        models = f" terms of {'; '.join(self.for_models)}" if self.for_models else ""
+        models = f" terms of {'; '.join(map(str, self.for_models))}" if self.for_models else ""
         return Weights(log_weights, f"TiltWeights({design.terms}{models}{name})", measurement=measurement)
 
     def _base(self, fit: OpenFit, ledger: Ledger, parts: TiltParts) -> tuple[Array, str]:

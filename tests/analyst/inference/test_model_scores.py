@@ -407,7 +407,7 @@ def test_a_release_names_the_function_and_is_replayed_with_it(tmp_path):
         ValueError, match=r"model function 'offset' and stores the name only\. Pass it: models=\[iwbayes\.model\(offset"
     ):
         iw.rehearse(back, progressbar=False)
-    assert check_replayable(back, models).weights == iw.StagedTilt(models)
+    assert check_replayable(back, models).weights == iw.TiltWeights(for_models=models)
     again = replay(back.to_bytes(), 0, 1, cloudpickle.dumps(tuple(models)))
     assert again == replay(back.to_bytes(), 0, 1, cloudpickle.dumps(tuple(models)))
     weighted = iw.reweight(offset(back.synthetic.frame), back)

@@ -124,7 +124,7 @@ def test_features_shrink_with_the_budget_and_only_then():
 def test_models_choose_the_features_and_the_budget_how_many():
     """Products among predictors go first, then squares; response, predictors and products of the two stay."""
     _, synthetic = tables(m=4000)
-    provider = iw.TiltWeights(for_models=["y ~ x + z"])
+    provider = iw.TiltWeights(features="products", for_models=["y ~ x + z"])
     found = {}
     for n, limit in ((100_000, 0.1), (300, NOISE_TARGET), (230, NOISE_TARGET), (60, math.inf)):
         design = provider.design(synthetic, PublicFacts(SCHEMA, n, len(synthetic)), epsilon=1.0, delta=1e-6)
@@ -141,20 +141,21 @@ def test_models_choose_the_features_and_the_budget_how_many():
 
 def test_features_for_models_are_public_and_fewer():
     private, synthetic = tables(n=2000)
-    assert iw.TiltWeights(for_models=["y ~ x"]) == iw.TiltWeights(for_models=("y ~ x",))
+    of_list, of_tuple = (iw.TiltWeights(features="products", for_models=names) for names in (["y ~ x"], ("y ~ x",)))
+    assert of_list == of_tuple
     facts = PublicFacts(SCHEMA, 2000, len(synthetic))
-    own = iw.TiltWeights(for_models=["y ~ x"]).design(synthetic, facts, epsilon=1.0, delta=1e-6)
+    own = iw.TiltWeights(features="products", for_models=["y ~ x"]).design(synthetic, facts, epsilon=1.0, delta=1e-6)
     everything = iw.TiltWeights(features="quadratic").design(synthetic, facts, epsilon=1.0, delta=1e-6)
     assert own.features.whitener.shape[1] == 4 < everything.features.whitener.shape[1]
     assert (
         own.noise_ratio < everything.noise_ratio
     )  # the noise of each is that of sampling: the clip bound took up the rest
-    less = iw.TiltWeights(for_models=["y ~ x"]).design(synthetic, facts, epsilon=0.3, delta=1e-6)
+    less = iw.TiltWeights(features="products", for_models=["y ~ x"]).design(synthetic, facts, epsilon=0.3, delta=1e-6)
     assert (
         less.noise_sd < iw.TiltWeights(features="quadratic").design(synthetic, facts, epsilon=0.3, delta=1e-6).noise_sd
     )
     ledger = iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(1))
-    provider = iw.TiltWeights(for_models=["y ~ x"], test_of_fit=False)
+    provider = iw.TiltWeights(features="products", for_models=["y ~ x"], test_of_fit=False)
     weights = provider.fit(private, synthetic, ledger, epsilon=1.0, delta=1e-6)
     assert weights.method == "TiltWeights(model and square terms of y ~ x)"  # one predictor has no other products
     measured = weights.measurement
@@ -188,14 +189,14 @@ def test_models_that_cannot_be_measured_cost_nothing(for_models, error, message,
             iw.publish(private, epsilon=1.0, delta=1e-6, for_models=for_models, ledger=ledger)
         else:
             base = iw.paper.LogisticWeights() if through == "base" else None
-            provider = iw.TiltWeights(for_models=for_models, base=base)
+            provider = iw.TiltWeights(features="products", for_models=for_models, base=base)
             provider.fit(private, synthetic, ledger, epsilon=1.0, delta=1e-6)
     assert ledger.events == ()
 
 
 def test_settings_for_models_that_contradict():
     with pytest.raises(TypeError, match="list of formulas"):
-        iw.TiltWeights(for_models="y ~ x")
+        iw.TiltWeights(features="products", for_models="y ~ x")
     with pytest.raises(ValueError, match="Leave it 'auto'"):
         iw.TiltWeights(features="linear", for_models=["y ~ x"])
 
@@ -206,7 +207,7 @@ def test_a_wide_schema_is_no_matter_to_a_narrow_model():
     facts = PublicFacts(schema, 1000, 1000)
     with pytest.raises(ValueError, match="name your models by for_models"):
         iw.TiltWeights().events(facts, epsilon=1.0, delta=1e-6)
-    events = iw.TiltWeights(for_models=["y ~ x"]).events(facts, epsilon=1.0, delta=1e-6)
+    events = iw.TiltWeights(features="products", for_models=["y ~ x"]).events(facts, epsilon=1.0, delta=1e-6)
     assert [event.mechanism for event in events] == ["gaussian", "gaussian"]  # the tilt and its test of fit
 
 

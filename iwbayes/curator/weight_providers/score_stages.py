@@ -1,4 +1,4 @@
-"""StagedTilt: a tilt to the mean scores of named models, in stages. Each stage starts from the previous weights."""
+"""Stages of a tilt to the mean scores of named models. Each stage starts from the weights of the previous one."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Protocol
 
 import numpy as np
 from scipy.special import logsumexp
 
 from iwbayes.curator.privacy.accounting import check_budget
+from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.mechanisms import Budget, gaussian_parts
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.curator.weight_providers.exponential import Tilt, TiltDesign
 from iwbayes.curator.weight_providers.provider import OpenFit
-from iwbayes.curator.weight_providers.tilt import TiltWeights
 from iwbayes.evidence import FeatureMap
 from iwbayes.evidence.measurement import MEAN_OF_COLUMNS, MEAN_OF_FEATURES, Measurement
 from iwbayes.evidence.scores import ColumnScores, RowScores, ScoreMap, ScoreModel
@@ -41,57 +41,36 @@ MOST_PRODUCTS = 500  # and columns, because each is a number per synthetic row w
 NOISE_PART, BOUND_RANGE = 0.5, (1.1, 2.5)
 
 
+class TiltToColumns(Protocol):
+    """A tilt that chooses features of the columns."""
+
+    def design(
+        self, synthetic: SyntheticTable, facts: PublicFacts, *, epsilon: float, delta: float, shares: Array | None
+    ) -> TiltDesign[FeatureMap]:
+        """Choose features and clip bound from public quantities; ValueError if there are too many columns."""
+
+
 @dataclass(frozen=True)
-class StagedTilt(Tilt):
-    """Weights that tilt the synthetic rows to the noisy mean scores of named models, in four stages.
+class ScoreStages:
+    """A tilt to the mean scores of models, in four stages.
 
     Each stage fits the models to the synthetic rows, with the weights of the previous stages. It measures the mean of
     the models' clipped scores at these modes over the private rows, with noise, and tilts the weights to the posterior
     mean given this measurement and the error left by previous stages. The error of a mode decreases from stage to
     stage, as in Newton's method. The first two stages also measure the means of the columns that the models use, and of
-    their products if the budget allows. All are charged before any noise is drawn. See docs/methods.md#stagedtilt.
-    Theory: docs/theory.md#in-stages.
-
-    Parameters
-    ----------
-    models : sequence of ScoreModel
-        Models from `iwbayes.model`. The scores of all models are measured together.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If ``models`` is not a list of models; from `events` and `fit`, if one does not fit the schema.
-
-    Examples
-    --------
-    >>> facts = PublicFacts(iw.Schema(iw.Binary("y"), iw.Real("x", 0, 1)), n_private=1000, n_synthetic=5000)
-    >>> len(StagedTilt([iw.model("y ~ x")]).events(facts, epsilon=0.7, delta=1e-6))
-    4
+    their products if the budget allows. All are charged before any noise is drawn.
     """
 
-    mechanism = "gaussian"
-    reads_blocks: ClassVar[bool] = True  # once for each stage
-
-    models: Sequence[ScoreModel]
-
-    def __post_init__(self) -> None:
-        models = self.models
-        if isinstance(models, str) or not isinstance(models, Sequence) or not models:
-            got = type(models).__name__ if models else "an empty one"
-            raise TypeError(f"models must be a list of models, such as [iwbayes.model('y ~ x')]; got {got}.")
-        for model in models:
-            if not isinstance(model, ScoreModel):
-                raise TypeError(
-                    f"models must contain models, such as iwbayes.model('y ~ x'); got {type(model).__name__}."
-                )
-        object.__setattr__(self, "models", tuple(models))
+    tilt: Tilt
+    columns: TiltToColumns  # what a stage measures if no model has a mode
+    models: tuple[ScoreModel, ...]
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
-        """Return the events that `fit` will charge. Raise ValueError if a model does not fit the schema."""
+        """Return the events that `weigh` will charge. Raise ValueError if a model does not fit the schema."""
         for model in self.models:
             model.check(facts.schema)
         parts = self.parts(epsilon=epsilon, delta=delta)
-        return tuple(self._event(*part, self._label(stage)) for stage, part in enumerate(parts))
+        return tuple(self.tilt._event(*part, self._label(stage)) for stage, part in enumerate(parts))
 
     def check_rows(self, synthetic: SyntheticTable, n_private: int) -> None:
         """Raise ValueError if a model cannot be fitted to rows that are known before anything is charged."""
@@ -121,7 +100,7 @@ class StagedTilt(Tilt):
         designs = [features for features in found if features is not None]
         if not designs:
             raise ValueError("the columns of the schema must vary, because otherwise there is nothing to measure.")
-        sds = [self._noise_sd(features, facts, *budget) for features, budget in zip(designs, budgets, strict=True)]
+        sds = [self.tilt._noise_sd(features, facts, *budget) for features, budget in zip(designs, budgets, strict=True)]
         noise_sd = sum(sd**-2 for sd in sds) ** -0.5  # of all stages combined
         return TiltDesign(designs[-1], noise_sd, f"scores of {self._named}", tuple(sds))
 
@@ -130,7 +109,7 @@ class StagedTilt(Tilt):
         return "; ".join(model.name for model in self.models)
 
     def _label(self, stage: int) -> str:
-        return f"{self.label}, stage {stage + 1}"
+        return f"{self.tilt.label}, stage {stage + 1}"
 
     def fitters(self, synthetic: SyntheticTable) -> list[Callable[[Array], RowScores]]:
         """Return, for each model that can be fitted, a function from weights of rows to scores."""
@@ -161,7 +140,7 @@ class StagedTilt(Tilt):
                 continue
             with suppress(ValueError):
                 found = ScoreMap.whitened([*scores, *columns], synthetic, shares)
-                if not products or self._noise_sd(found, facts, *budgets[COLUMN_STAGES - 1]) <= PRODUCT_NOISE:
+                if not products or self.tilt._noise_sd(found, facts, *budgets[COLUMN_STAGES - 1]) <= PRODUCT_NOISE:
                     return found
         return None
 
@@ -176,35 +155,35 @@ class StagedTilt(Tilt):
             return None
         if scores is None:
             with suppress(ValueError):
-                return TiltWeights().design(synthetic, facts, **budget._asdict(), shares=shares).features
+                return self.columns.design(synthetic, facts, **budget._asdict(), shares=shares).features
             return None
-        noise_sd = self._noise_sd(scores, facts, *budget)
+        noise_sd = self.tilt._noise_sd(scores, facts, *budget)
         wider = float(np.clip(NOISE_PART / (noise_sd * math.sqrt(facts.n_private)), *BOUND_RANGE))
         return scores.with_bound(wider * scores.bound)
 
-    def _weigh(self, fit: OpenFit) -> Weights:
-        synthetic = fit.synthetic
-        ledger, measurement, left = fit.pay(), None, tuple[float, ...]()
-        base, fitters = np.full(len(synthetic), -math.log(len(synthetic))), self.fitters(synthetic)
-        budgets, of_columns = self.parts(epsilon=fit.epsilon, delta=fit.delta), None
-        for stage, budget in enumerate(budgets):
+    def weigh(self, fit: OpenFit, ledger: Ledger, base: Array, name: str, budget: Budget) -> Weights:
+        """Measure the scores with this budget, and tilt rows of log shares ``base`` (row,) by the method ``name``."""
+        synthetic, measurement, left = fit.synthetic, None, tuple[float, ...]()
+        fitters, of_columns = self.fitters(synthetic), None
+        budgets = self.parts(**budget._asdict())
+        for stage, part in enumerate(budgets):
             shares = np.exp(base)
             scores = self.whitened(synthetic, fit.facts, shares, fitters, stage, budgets)
-            features = self.design(scores, synthetic, fit.facts, shares, budget)
+            features = self.design(scores, synthetic, fit.facts, shares, part)
             if features is None:
                 break
             if scores is None or (measurement is not None and isinstance(measurement.features, FeatureMap)):
                 left = ()  # previous stages measured different columns
-            found = self._measure(fit, ledger, features, MEAN_OF_FEATURES, budget, self._label(stage))
+            found = self.tilt._measure(fit, ledger, features, MEAN_OF_FEATURES, part, self._label(stage))
             if isinstance(features, ScoreMap):
                 of_columns = columns_of(found, features, synthetic.schema) or of_columns
-            moved = self._move(fit, replace(found, columns=of_columns), base, left)
+            moved = self.tilt._move(fit, replace(found, columns=of_columns), base, left)
             base = moved.log_weights - logsumexp(moved.log_weights)
             left = tuple(block.left for block in moved.shifts.blocks)
             error = moved.shifts.blocks[0].mean_square if isinstance(features, ScoreMap) else math.nan
             measurement = replace(moved.measurement, misfit=error)
         what = f"scores of {self._named}" if measurement else "nothing, since all synthetic rows are alike"
-        return Weights(base + math.log(len(base)), f"{self.label}({what})", measurement=measurement)
+        return Weights(base + math.log(len(base)), f"{self.tilt.label}({what}{name})", measurement=measurement)
 
 
 def columns_of(found: Measurement, features: ScoreMap, schema: Schema) -> Measurement | None:

@@ -1,4 +1,4 @@
-"""StagedTilt: the price of its stages, what they may look at, and how near it comes to the private rows."""
+"""A tilt to scores: the price of its stages, what they may look at, and how near it comes to the private rows."""
 
 import json
 import math
@@ -15,8 +15,8 @@ import iwbayes as iw
 from iwbayes.analyst.calibration.measures.curvature_error import LIMIT as CURVATURE_LIMIT
 from iwbayes.curator.privacy.accounting import gaussian_multiplier, price
 from iwbayes.curator.protocols import PublicFacts
-from iwbayes.curator.weight_providers import staged
-from iwbayes.curator.weight_providers.staged import STAGES
+from iwbayes.curator.weight_providers import score_stages
+from iwbayes.curator.weight_providers.score_stages import STAGES, ScoreStages
 from iwbayes.evidence.scores import ColumnScores, ScoreMap
 from iwbayes.release import load
 
@@ -68,8 +68,8 @@ def estimates(formula, rows, weights):
 
 def test_the_stages_cost_what_the_whole_costs_and_follow_from_public_numbers_only():
     facts = PublicFacts(SCHEMA, 1500, 4000)
-    events = iw.StagedTilt([iw.model(FORMULA)]).events(facts, epsilon=0.7, delta=1e-6)
-    assert [event.label for event in events] == [f"StagedTilt, stage {stage}" for stage in (1, 2, 3, 4)]
+    events = iw.TiltWeights(for_models=[iw.model(FORMULA)]).events(facts, epsilon=0.7, delta=1e-6)
+    assert [event.label for event in events] == [f"TiltWeights, stage {stage}" for stage in (1, 2, 3, 4)]
     assert price(events, 1e-6)[0] <= 0.7 and price(events, 1e-6)[0] == pytest.approx(0.7, rel=1e-6)
     whole = gaussian_multiplier(0.7, 1e-6)
     for event, share in zip(events, STAGES, strict=True):
@@ -79,7 +79,7 @@ def test_the_stages_cost_what_the_whole_costs_and_follow_from_public_numbers_onl
     for seed in (1, 2):  # other noise, other synthetic rows: the same multipliers
         account = ledger(seed=seed)
         rows = iw.SyntheticTable(synthetic.frame.iloc[:: seed + 1], SCHEMA, origin="elsewhere", already_spent=(0, 0))
-        iw.StagedTilt([iw.model(FORMULA)]).fit(private, rows, account, epsilon=0.7, delta=1e-6)
+        iw.TiltWeights(for_models=[iw.model(FORMULA)]).fit(private, rows, account, epsilon=0.7, delta=1e-6)
         charged.append([event.noise_multiplier for event in account.statement().events[-4:]])
     assert charged[0] == charged[1] == [event.noise_multiplier for event in events]
 
@@ -87,7 +87,7 @@ def test_the_stages_cost_what_the_whole_costs_and_follow_from_public_numbers_onl
 def test_models_see_synthetic_rows_only_with_the_weights_of_the_stage_before():
     private, synthetic = tables()
     model = Watched(iw.model(FORMULA))
-    weights = iw.StagedTilt([model]).fit(private, synthetic, ledger(), epsilon=1.0, delta=1e-6)
+    weights = iw.TiltWeights(for_models=[model]).fit(private, synthetic, ledger(), epsilon=1.0, delta=1e-6)
     assert len(model.seen) == len(STAGES) and all(rows is synthetic for rows, _ in model.seen)
     sums = [own.sum() for _, own in model.seen]
     np.testing.assert_allclose(sums, private.n_private)
@@ -103,7 +103,9 @@ def test_without_noise_the_estimate_is_that_of_the_private_rows():
     private, synthetic = tables()
     truth = estimates(FORMULA, iw.SyntheticTable(private.frame, SCHEMA), np.ones(1500))
     before = estimates(FORMULA, synthetic, np.full(4000, 1500 / 4000))
-    weights = iw.StagedTilt([iw.model(FORMULA)]).fit(private, synthetic, ledger(1e6), epsilon=1e5, delta=1e-6)
+    weights = iw.TiltWeights(for_models=[iw.model(FORMULA)]).fit(
+        private, synthetic, ledger(1e6), epsilon=1e5, delta=1e-6
+    )
     after = estimates(FORMULA, synthetic, weights.values * 1500 / 4000)
     assert np.abs(after - truth).max() < 0.02 < 0.1 < np.abs(before - truth).max()
 
@@ -135,7 +137,7 @@ def sd_of(frame, shares, theta):
 def test_how_strongly_predictors_are_related_is_measured(monkeypatch, planted):
     """No score tells it, and rows in which predictors are unrelated make intervals several times too short."""
     if planted:
-        monkeypatch.setattr(staged, "PRODUCT_NOISE", 0.0)
+        monkeypatch.setattr(score_stages, "PRODUCT_NOISE", 0.0)
     private, synthetic = related_tables(4000, 12_000)
     release = iw.publish(
         private, generator=synthetic, for_models=["y ~ a + b"], epsilon=2.0, delta=1e-6, noise=iw.SeededNoise(3),
@@ -204,7 +206,7 @@ def test_how_many_rows_have_a_rare_level_is_measured(build):
     private = iw.PrivateTable(rows(10_000, 0.01, 1), schema)
     synthetic = iw.SyntheticTable(rows(20_000, 0.1, 2), schema, origin="elsewhere", already_spent=(0, 0))
     model = iw.model("y ~ g") if build is None else iw.model(build)
-    weights = iw.StagedTilt([model]).fit(private, synthetic, ledger(3.0), epsilon=2.0, delta=1e-6)
+    weights = iw.TiltWeights(for_models=[model]).fit(private, synthetic, ledger(3.0), epsilon=2.0, delta=1e-6)
     share = np.average((synthetic.frame["g"] == "rare").to_numpy(float), weights=weights.values)
     assert abs(share - 0.01) < 0.005
     assert model.on(synthetic)(np.ones(20_000)).columns == ("g",)
@@ -214,7 +216,7 @@ def test_it_is_nearer_than_a_tilt_to_products():
     private, synthetic = tables()
     truth = estimates(FORMULA, iw.SyntheticTable(private.frame, SCHEMA), np.ones(1500))
     errors = {}
-    for name, provider in (("staged", iw.StagedTilt([iw.model(FORMULA)])), ("products", iw.TiltWeights())):
+    for name, provider in (("staged", iw.TiltWeights(for_models=[iw.model(FORMULA)])), ("products", iw.TiltWeights())):
         found = []
         for seed in range(8):
             weights = provider.fit(private, synthetic, ledger(seed=seed), epsilon=0.5, delta=1e-6)
@@ -269,7 +271,7 @@ def test_a_clip_that_is_left_out_is_a_defect_before_noise_is_drawn(monkeypatch):
     with pytest.raises(
         RuntimeError, match="exceed their bound. This is a bug in iwbayes; please report it. No noise was drawn"
     ):
-        iw.StagedTilt([iw.model(FORMULA)]).fit(private, synthetic, account, epsilon=1.0, delta=1e-6)
+        iw.TiltWeights(for_models=[iw.model(FORMULA)]).fit(private, synthetic, account, epsilon=1.0, delta=1e-6)
 
 
 BAD = 0.123456789  # a cell for which scores fail
@@ -317,7 +319,7 @@ def test_scores_that_fail_on_private_rows_tell_nothing_of_them(all_fail, capfd, 
     frame = private.frame.copy()
     frame.loc[5, "x"] = BAD
     for rows in (private, iw.PrivateTable(frame, SCHEMA)):
-        iw.StagedTilt([OnlySynthetic(all_fail)]).fit(rows, synthetic, ledger(), epsilon=1.0, delta=1e-6)
+        iw.TiltWeights(for_models=[OnlySynthetic(all_fail)]).fit(rows, synthetic, ledger(), epsilon=1.0, delta=1e-6)
         assert capfd.readouterr() == ("", "") and not recwarn.list
 
 
@@ -341,21 +343,21 @@ class Constant(OfOthers):
 @pytest.mark.parametrize("model", [Modeless(), Scoreless(), Constant()], ids=lambda model: type(model).__name__)
 def test_models_without_scores_leave_the_columns_to_be_measured(model):
     private, synthetic = tables()
-    weights = iw.StagedTilt([model]).fit(private, synthetic, ledger(), epsilon=1.0, delta=1e-6)
+    weights = iw.TiltWeights(for_models=[model]).fit(private, synthetic, ledger(), epsilon=1.0, delta=1e-6)
     assert weights.measurement.features.terms in ("linear", "squares", "quadratic") and np.ptp(weights.values) > 0
     assert math.isnan(weights.measurement.misfit)  # that of scores is not known
 
 
 def test_a_model_that_loses_its_mode_in_a_later_stage_keeps_what_was_measured(monkeypatch):
     private, synthetic = tables()
-    design, calls = iw.StagedTilt.design, []
+    design, calls = ScoreStages.design, []
 
     def at_first(self, *arguments):
         calls.append(arguments)
         return design(self, *arguments) if len(calls) == 1 else None
 
-    monkeypatch.setattr(iw.StagedTilt, "design", at_first)
-    weights = iw.StagedTilt([iw.model(FORMULA)]).fit(private, synthetic, ledger(), epsilon=1.0, delta=1e-6)
+    monkeypatch.setattr(ScoreStages, "design", at_first)
+    weights = iw.TiltWeights(for_models=[iw.model(FORMULA)]).fit(private, synthetic, ledger(), epsilon=1.0, delta=1e-6)
     assert len(calls) == 2 and weights.measurement is not None and np.ptp(weights.values) > 0
 
 
@@ -363,27 +365,58 @@ def test_rows_that_are_all_alike_stay_as_they_are():
     private, synthetic = tables()
     same = iw.SyntheticTable(synthetic.frame.iloc[[0] * 50], SCHEMA, origin="elsewhere", already_spent=(0, 0))
     account = ledger()
-    weights = iw.StagedTilt([iw.model(FORMULA)]).fit(private, same, account, epsilon=1.0, delta=1e-6)
+    weights = iw.TiltWeights(for_models=[iw.model(FORMULA)]).fit(private, same, account, epsilon=1.0, delta=1e-6)
     assert "alike" in weights.method and np.ptp(weights.values) == 0 and weights.measurement is None
 
 
 @pytest.mark.parametrize(
     ("models", "error", "why"),
     [
-        ("y ~ x", TypeError, "models must be a list of models"),
-        ([], TypeError, "models must be a list of models"),
-        (["y ~ x"], TypeError, r"models must contain models, such as iwbayes.model\('y ~ x'\); got str"),
+        ({"for_models": "y ~ x"}, TypeError, "for_models must be a list of formulas"),
+        ({"for_models": [3]}, TypeError, "for_models must contain formulas .* or models from iwbayes.model; got int"),
+        ({"for_models": ["y ~ x"], "mechanism": "cube"}, ValueError, "need mechanism='gaussian'.*features='products'"),
+        ({"for_models": ["y ~ x"], "features": "linear"}, ValueError, "must be 'auto', 'scores' or 'products'"),
+        ({"for_models": ["y ~ x"], "test_of_fit": True}, ValueError, "scores have no such test"),
     ],
 )
-def test_what_are_no_models(models, error, why):
+def test_settings_that_models_do_not_have(models, error, why):
     with pytest.raises(error, match=why):
-        iw.StagedTilt(models)
+        iw.TiltWeights(**models)
+
+
+@pytest.mark.parametrize("features", ["scores", "products"])
+def test_features_of_models_need_models_before_anything_is_charged(features):
+    private, synthetic = tables()
+    account = ledger()
+    with pytest.raises(ValueError, match=f"features='{features}' needs for_models"):
+        iw.TiltWeights(features=features).fit(private, synthetic, account, epsilon=1.0, delta=1e-6)
+    assert account.events == ()
+
+
+def test_formulas_are_models_and_other_weights_may_come_first():
+    """The stages start from the weights of a base, whose statistics take their part of the budget."""
+    assert iw.TiltWeights(for_models=["y ~ x"]).for_models[0].name == "y ~ x"
+    private, synthetic = tables()
+    first = np.where(synthetic.frame["y"] == synthetic.frame["y"].iloc[0], 0.5, -0.5)
+    given = iw.TiltWeights(for_models=[FORMULA], base=iw.Weights(first, "given"))
+    plain = iw.TiltWeights(for_models=[FORMULA])
+    found = [one.fit(private, synthetic, ledger(), epsilon=1.0, delta=1e-6) for one in (given, plain)]
+    assert found[0].method.endswith(" on given)") and len(found[0]) == len(synthetic)
+    assert not np.allclose(found[0].values, found[1].values)
+    base = iw.paper.LogisticWeights()
+    facts = PublicFacts(SCHEMA, 3000, 3000)
+    events = iw.TiltWeights(for_models=[FORMULA], base=base).events(facts, epsilon=1.0, delta=1e-6)
+    assert [event.label for event in events][1:] == [f"TiltWeights, stage {stage}" for stage in (1, 2, 3, 4)]
+    assert price(events, 1e-6)[0] <= 1.0
 
 
 def test_models_that_the_schema_lacks_cost_nothing():
     private, synthetic = tables()
     account = ledger()
-    for provider in (iw.StagedTilt([iw.model("y ~ nobody")]), iw.StagedTilt([iw.model(FORMULA), iw.model("y ~ 1 |")])):
+    for provider in (
+        iw.TiltWeights(for_models=[iw.model("y ~ nobody")]),
+        iw.TiltWeights(for_models=[iw.model(FORMULA), iw.model("y ~ 1 |")]),
+    ):
         with pytest.raises(ValueError, match=r"nobody|cannot be read|one right-hand side"):
             provider.fit(private, synthetic, account, epsilon=1.0, delta=1e-6)
         with pytest.raises(ValueError, match=r"nobody|cannot be read|one right-hand side"):
@@ -393,7 +426,7 @@ def test_models_that_the_schema_lacks_cost_nothing():
 
 def test_a_release_in_stages_is_stored_replayed_and_calibrated(tmp_path):
     private, _ = tables()
-    weights = iw.StagedTilt([iw.model(FORMULA), iw.model("z ~ x")])
+    weights = iw.TiltWeights(for_models=[iw.model(FORMULA), iw.model("z ~ x")])
     release = iw.publish(
         private, epsilon=3.0, delta=1e-6, weights=weights, noise=iw.SeededNoise(2), random_seed=1, progressbar=False
     )
