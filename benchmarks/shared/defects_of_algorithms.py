@@ -340,8 +340,13 @@ plant("tables/read_table.py", "secrets: an error of a reader is shown",
        "    except Exception:  # messages may quote private data, as above\n        raw = None\n",
        "    except ImportError:\n        raw = None\n",
        "contracts/test_secrets.py::test_nothing_that_comes_out_holds_a_private_value")
-plant("replaying/one_replay.py", "rehearsals: rows are drawn without the weights", ", p=values / values.sum())", ")",
+plant("replaying/one_replay.py", "rehearsals: rows are drawn without the weights", ", p=weights / weights.sum())", ")",
       "replaying/test_rehearse.py::test_rows_are_drawn_in_proportion_to_the_weights_of_the_release")
+plant("replaying/one_replay.py", "rehearsals: one population for all", "(root @ rng", "(0 * root @ rng",
+      "replaying/test_rehearse.py::test_errors_of_replays_are_those_against_their_own_populations")
+plant("release/rehearsals.py", "rehearsals: errors against the release",
+      "self.population(index))", "self.release.weights.values)",
+      "replaying/test_rehearse.py::test_errors_of_replays_are_those_against_their_own_populations")
 plant("analyst/calibration/sandwich.py", "rehearsals: what they cannot see is left out",
       "wanted = np.diag(formula), spread.variance + missed", "wanted = np.diag(formula), spread.variance + 0 * missed",
       "analyst/calibration/test_from_rehearsals.py::test_intervals_of_what_was_not_measured_are_never_narrow")

@@ -445,7 +445,7 @@ def drive_models(said):
         said.text += [repr(model), str(model), repr(iw.TiltWeights(for_models=[model])), repr([model])]
         release = publish(for_models=[model], noise=iw.SeededNoise(1), random_seed=1)
         assert release.recipe["for_models"] == [name]
-        assert release.recipe["weights"] == f"TiltWeights(for_models=models=['{name}'])"
+        assert f"for_models=['{name}']" in release.recipe["weights"]
         said.text += [str(release), repr(release), release._repr_html_(), str(release.recipe)]
         said.returned(iw.load(release.save(said.folder / f"{len(said.text)}.iwb", allow_uncertified=True)))
         assert b"0x" not in json.dumps(release.recipe).encode()

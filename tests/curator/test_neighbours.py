@@ -80,7 +80,7 @@ def test_a_neighbour_never_costs_mst_more_than_each_charge(delta):
 TILTS = {
     "linear": {"features": "linear"},
     "quadratic": {"features": "quadratic"},
-    "models": {"for_models": ["y ~ x + g", "k ~ x:y + I(x**3)"]},
+    "models": {"features": "products", "for_models": ["y ~ x + g", "k ~ x:y + I(x**3)"]},
 }
 
 

@@ -144,11 +144,11 @@ def audit_release(
     >>> print(audit_release(first, second, epsilon=1.0, delta=1e-6, n_synthetic=100, random_seed=1))
     Audit of a release by replay
       stated: epsilon 0.9995 at delta 1e-06 under replace-one
-      lost between the two tables: epsilon 0.56..., 0.56... of the stated epsilon
+      lost between the two tables: epsilon 0.76..., 0.76... of the stated epsilon
       use                             uses             charged      lost   share
       BayesNet structure                 1  epsilon    0.03885         0   0.000
       BayesNet tables                    1  mu         0.08882   0.08882   1.000
-      TiltWeights                        1  mu          0.2161    0.107...   0.49...
+      TiltWeights                        1  mu          0.2161    0.160...   0.74...
       Passed: no use lost more than its charge. This is not a proof: other tables may
       lose more.
     """
