@@ -14,11 +14,11 @@ tilt. Two methods see the same releases: the calibrated posterior (a sandwich) a
 from its posterior, then of the coefficients). Widths are divided by those from the private rows.
 
 Adult (their section 4.2): ten columns, age and hours in five cells of equal width, gains and losses as whether there is
-any; income on age (number of its cell), race and sex. Truth is the estimate from all rows, so that only synthesis and
-privacy err, and intervals for the population cover it more often. Their widths, over the private rows', are 15.7, 4,
-2.6 and 1.5 at epsilon .1, .3, .5 and 1. Here all ten columns are released with `BayesNet`, and the tilt measures the
-one model. The file holds 30,162 rows, theirs 46,043. "unwarned" is the coverage in the fits that do not warn, and
-their number.
+any; income on age (number of its cell), race (against White) and sex. Truth is the estimate from all rows, so that only
+synthesis and privacy err, and intervals for the population cover it more often. Their widths, over the private rows',
+are 15.7, 4, 2.6 and 1.5 at epsilon .1, .3, .5 and 1. Here all ten columns are released with `BayesNet`, and the tilt
+measures the one model. The file holds 30,162 rows, theirs 46,043. "unwarned" is the coverage in the fits that do not
+warn, and their number.
 """
 
 from __future__ import annotations

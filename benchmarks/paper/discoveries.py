@@ -139,7 +139,7 @@ def publish(method: str, epsilon: float, seed: int, most: int | None) -> iw.Rele
     else:
         how = {
             "n_synthetic": PER_ROW * most if most else N_SYNTHETIC,
-            "weights": iw.TiltWeights(features="products", for_models=models),
+            "weights": iw.TiltWeights(features="products" if models else "auto", for_models=models),
         }
     return iw.publish(
         private, epsilon=epsilon, delta=harness.OUR_DELTA, generator=made, noise=iw.SeededNoise(seed), random_seed=seed,

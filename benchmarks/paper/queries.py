@@ -161,7 +161,7 @@ def run(seed: int, folder: str, most: int | None) -> list[dict[str, Any]]:
     def publish(*models: str) -> iw.Release:
         return iw.publish(
             split.private, epsilon=EPSILON, delta=DELTA, n_synthetic=2 * len(split.private),
-            weights=iw.TiltWeights(features="products", for_models=models),
+            weights=iw.TiltWeights(features="products" if models else "auto", for_models=models),
             noise=iw.SeededNoise(seed), random_seed=seed, progressbar=False,
         )  # fmt: skip
 

@@ -166,10 +166,7 @@ class Methods:
                 yield from self._where_it_exists(method, table, ledger.statement().events, self._delta(method))
         for method in () if self._free else OURS:
             if method in methods:
-                tilt = iw.TiltWeights(
-                    features="products", for_models=self._models(method)
-                )  # products of columns, as the printed figures
-                yield self.published(method, self._delta(method), weights=tilt)
+                yield self.published(method, self._delta(method), weights=self._tilt(method))
 
     def weights_after(self, share: float, methods: Sequence[str]) -> Iterator[Outcome]:
         """Releases in which the generator has this share of epsilon and the weights the rest."""
@@ -181,8 +178,11 @@ class Methods:
     def _delta(self, method: str) -> float:
         return OUR_DELTA if "1e-6" in method else self._rows.delta
 
-    def _models(self, method: str) -> list[str]:
-        return [formula(self._rows.data)] if method == "iwbayes, for_models" else []
+    def _tilt(self, method: str) -> iw.TiltWeights:
+        """Return the default, or a tilt to the products of columns of a regression, as in the printed figures."""
+        if method == "iwbayes, for_models":
+            return iw.TiltWeights(features="products", for_models=[formula(self._rows.data)])
+        return iw.TiltWeights()
 
     def _ledger(self, seed: int, delta: float | None = None) -> iw.Ledger:
         return iw.Ledger(math.inf, self._rows.delta if delta is None else delta, noise=iw.SeededNoise(seed))
@@ -233,11 +233,7 @@ class Methods:
         ledger.charge(*spent)
         start = time.perf_counter()
         ours = method in OURS
-        provider = (
-            iw.TiltWeights(features="products", for_models=self._models(method))
-            if ours
-            else make_weight_provider(method, self._seed, self._steps)
-        )
+        provider = self._tilt(method) if ours else make_weight_provider(method, self._seed, self._steps)
         epsilon = self._epsilon * (1 if self._free else 1 - share)
         # the generator has the other half of delta, where it uses any
         part = 0.0 if provider.pure else delta if self._free else delta / 2

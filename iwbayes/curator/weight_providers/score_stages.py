@@ -59,6 +59,8 @@ class ScoreStages:
     mean given this measurement and the error left by previous stages. The error of a mode decreases from stage to
     stage, as in Newton's method. The first two stages also measure the means of the columns that the models use, and of
     their products if the budget allows. All are charged before any noise is drawn.
+
+    Theory: docs/theory.md#in-stages.
     """
 
     tilt: Tilt

@@ -402,7 +402,7 @@ def test_a_release_names_the_function_and_is_replayed_with_it(tmp_path):
     assert back.recipe["for_models"] == ["offset", "x ~ g"] and "features of offset; x ~ g" in " ".join(
         str(back).split()
     )
-    assert json.loads(json.dumps(back.recipe["settings"]["weights"]["models"]))[0] == {"build": "offset"}
+    assert json.loads(json.dumps(back.recipe["settings"]["weights"]["for_models"]))[0] == {"build": "offset"}
     with pytest.raises(
         ValueError, match=r"model function 'offset' and stores the name only\. Pass it: models=\[iwbayes\.model\(offset"
     ):
