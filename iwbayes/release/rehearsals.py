@@ -48,7 +48,8 @@ def population_weights(release: Release, recipe: dict[str, Any]) -> Array:
     own, measurement, shift = release.weights, release.weights.measurement, recipe.get(POPULATION)
     if shift is None:
         return own.values
-    if measurement is None or measurement.features is None or np.shape(shift) != np.shape(measurement.coefficients):
+    b = None if measurement is None else measurement.coefficients
+    if measurement is None or measurement.features is None or b is None or np.shape(shift) != b.shape:
         raise RehearsalsError("the population of a replay does not belong to the release. Rehearse the release again.")
     phi = measurement.features.transform(release.synthetic.frame)[:, measurement.tilt_columns]
     log_weights = own.log_weights[0] + phi @ np.asarray(shift, dtype=np.float64)
