@@ -101,7 +101,7 @@ plant("analyst/weighting/release_rows.py", "models: a number that a type cannot 
 plant("evidence/scores.py", "scores: a row that fails decides about its block",
       "except Exception:  # of any kind, whose message may contain a private value",
       "except ArithmeticError:",
-      "curator/weight_providers/test_staged.py::test_a_row_whose_scores_fail_counts_as_clipped_and_affects_no_other_row")
+      "curator/weight_providers/test_score_stages.py::test_a_row_whose_scores_fail_counts_as_clipped_and_affects_no_other_row")
 plant("utils/arrays.py", "rounding: the last rows of a block are rounded in another way", "_WHOLE_BLOCK = 64",
       "_WHOLE_BLOCK = 1",
       "evidence/test_scores.py::"
