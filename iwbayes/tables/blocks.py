@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from functools import partial, reduce
@@ -140,9 +141,14 @@ def _computed(tasks: list[Any]) -> list[Any]:
 
 
 def _without_words(read: Callable[[], Iterable[Any]]) -> list[Any]:
-    """Return the results of Dask; if it fails, raise a RuntimeError without the message of Dask."""
+    """Return the results of Dask, without warnings; if it fails, raise a RuntimeError without the message of Dask.
+
+    Threads of Dask that suppress warnings at the same time may leave the filters of the others. These are restored.
+    """
     try:
-        return list(read())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return list(read())
     except Exception:  # messages of readers may quote private rows: replace every one
         pass
     raise RuntimeError(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
+import warnings
 
 import dask
 import dask.dataframe as dd
@@ -222,3 +224,21 @@ def test_without_dask_the_extra_is_named(monkeypatch):
     monkeypatch.delitem(sys.modules, "dask.dataframe", raising=False)
     with pytest.raises(ModuleNotFoundError, match=r'pip install "iwbayes\[dask\]"'):
         iw.PrivateTable.from_dask(rows(), SCHEMA)
+
+
+def test_threads_that_suppress_warnings_do_not_suppress_those_of_a_release():
+    """Each thread restores the filters that it found, and these may be those of another thread."""
+    frame = pd.DataFrame({"x": np.linspace(-1, 1, 80), "k": 1, "g": "u", "y": "no"})
+    private = iw.PrivateTable.from_dask(dd.from_pandas(frame, npartitions=8), SCHEMA)
+    before, turn = list(warnings.filters), iter(range(100))
+
+    def quietly(block: pd.DataFrame) -> int:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            time.sleep(0.02 * (1 + next(turn) % 3))
+            return len(block)
+
+    with dask.config.set(scheduler="threads", num_workers=4):
+        for _ in range(3):
+            assert sum(private.map_blocks(quietly)) == 80
+            assert list(warnings.filters) == before
