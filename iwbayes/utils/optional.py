@@ -15,7 +15,7 @@ EXTRAS = {
 }
 
 
-def import_optional(module: str, needed: str, otherwise: str = "") -> Any:
+def import_optional(module: str, needed: str) -> Any:
     """Return an optional module; a ModuleNotFoundError names its extra, after `needed`, such as "audits need"."""
     top = module.partition(".")[0]
     try:
@@ -24,7 +24,7 @@ def import_optional(module: str, needed: str, otherwise: str = "") -> Any:
         if error.name != top:
             raise
         package, extra = EXTRAS[top]
-        remedy = f'Run: pip install "iwbayes[{extra}]"{otherwise}.'
+        remedy = f'Run: pip install "iwbayes[{extra}]".'
         raise ModuleNotFoundError(
             f"{needed} the package {package}, which is not installed. {remedy}", name=top
         ) from None

@@ -111,7 +111,6 @@ def _refit(
     try:
         other = posterior.on_rows(rows, weights * (posterior.weights.sum() / weights.sum()))
         terms = replace(LikelihoodTerms.at(other, other.mode(start)), scores_at=None, curvatures=None)
-        terms = terms if tilt is not None else replace(terms, gradients_at=None)
         normal = calibrate_normal(terms, prior=other.prior, n_private=n, tilt=tilt)
     except (RuntimeError, ValueError, np.linalg.LinAlgError):
         return None

@@ -12,8 +12,7 @@ from iwbayes.utils.arrays import Array
 #: populations (N 500 to 5,000, epsilon 0.3 to 3, 6,200 coefficients), 90 % intervals inside all limits covered 89.8 %,
 #: as often as intervals from the private rows. Without a test of fit, intervals below this limit covered 70 to 84 %.
 LIMIT = 0.9
-#: Measured scores leave only their clipped parts. On 31 real populations (``benchmarks/populations.py``, N 2,000 at
-#: epsilon 1) 94 % of the intervals between 0.8 and 0.9 covered that were inside all other limits.
+#: Measured scores leave only their clipped parts. Chosen on the populations of ``benchmarks/populations.py``.
 OF_SCORES = 0.85
 #: The length of intervals by rehearsals follows clipping, the generator and the ridge. Weighted rows are the truth in
 #: rehearsals, which therefore do not show a relation that the rows lack. Over 140 default releases of seven real
