@@ -21,7 +21,7 @@ from iwbayes.analyst.released_tilt import is_noise_aware
 from iwbayes.models.families import Family, FamilyName
 from iwbayes.release import Release
 from iwbayes.release.rehearsals import Rehearsals
-from iwbayes.tables.reference_levels import warn_of_rare_references
+from iwbayes.tables.released_columns import warn_of_rare_references
 from iwbayes.utils import checks
 
 #: With log_likelihood="auto", both log likelihood groups are stored if together they need at most this many bytes.

@@ -71,7 +71,8 @@ def inspect(release: ReleaseFile, as_json: Json = False, debug: Debug = False) -
 @app.command(
     epilog="Examples:\n\n\b\n"
     '  iwbayes fit people.iwb "income ~ age + sex"\n'
-    '  iwbayes fit people.iwb "visits ~ age" --family poisson --seed 1 -o posterior.nc --json'
+    '  iwbayes fit people.iwb "visits ~ age" --family poisson --seed 1 \\\n'
+    "    -o posterior.nc --json"
 )
 def fit(
     release: ReleaseFile,

@@ -13,12 +13,15 @@ app = typer.Typer(
     epilog="""Examples:
 
 \b
-  iwbayes demo                                    publish and analyse a real public table
-  iwbayes publish people.csv -s people.toml --epsilon 1 --delta 1e-6 -o people.iwb
-  iwbayes fit people.iwb "income ~ age + sex" --family bernoulli -o posterior.nc
+  iwbayes demo                        publish and analyse a real public table
+  iwbayes publish people.csv -s people.toml --epsilon 1 --delta 1e-6 \\
+    -o people.iwb
+  iwbayes fit people.iwb "income ~ age + sex" --family bernoulli \\
+    -o posterior.nc
   iwbayes report people.iwb posterior.nc -o report.html
 
 Exit codes: 0 success, 1 failure (one line gives the reason), 2 wrong usage, 130 interrupted.""",
+    context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
     add_completion=True,
     rich_markup_mode=None,

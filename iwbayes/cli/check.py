@@ -12,7 +12,9 @@ from iwbayes.curator.plan import Plan
 from iwbayes.curator.privacy.ledger import BudgetExceeded, Ledger
 from iwbayes.release.statement import Event
 from iwbayes.schema import Schema
-from iwbayes.tables.read_table import Format, check_drop, header, unfit_columns
+from iwbayes.schema.columns import _Numeric
+from iwbayes.schema.schema import alike
+from iwbayes.tables.read_table import Format, check_drop, header, other_separator, unfit_columns
 from iwbayes.utils.warnings import PrivacyWarning
 
 _ROWS = 1000  # for which settings are checked if --n is not given
@@ -29,10 +31,12 @@ class Findings:
     """Result of a check before a release."""
 
     n_columns: int  # of the file
+    hint: str  # what may be wrong with the names of the file
     absent: list[str]  # columns that are declared or named in options, and that the file lacks
     repeated: list[str]  # those that the file has more than once
     undeclared: list[int]  # positions: if a file has no header, the names are its first private row
     unfit: list[str] | None  # columns with cells that do not fit the schema; None if no cell was read
+    without_codes: list[str]  # columns of numbers or dates that declare no missing codes, and clip what is outside
     plan: Plan | None  # None if the number of rows was not given
     left: tuple[float, float] | None  # remaining epsilon and delta of the ledger, if there is one
     affordable: bool  # whether the release fits in the ledger
@@ -52,8 +56,7 @@ class Findings:
     def __str__(self) -> str:
         said = []
         if self.absent:
-            alone = " The file has one column: is --sep correct?" if self.n_columns == 1 else ""
-            said.append(f"columns: {self.absent} are not in the file.{alone}")
+            said.append(f"columns: {self.absent} are not in the file.{self.hint}")
         if self.repeated:
             said.append(f"columns: {self.repeated} appear more than once. Drop or rename one of each.")
         if self.undeclared:
@@ -65,6 +68,11 @@ class Findings:
         if self.unfit is not None:
             said.append(
                 f"cells: some of {self.unfit} do not fit the schema" if self.unfit else "cells: all fit the schema"
+            )
+        if self.without_codes:
+            said.append(
+                f"missing codes: none are declared for the numbers in {self.without_codes}. A code such as -1 or 999 "
+                f"would be moved to a bound; see the code book."
             )
         said.append("settings: valid" + ("; pass --n to see the expected noise" if self.plan is None else ""))
         if self.plan is not None:
@@ -104,13 +112,21 @@ def check_release(
         except BudgetExceeded:
             affordable = False
     names = header(path, form)
-    wanted = [*schema.names, *drop, *([] if user is None else [user])]
+    wanted = [*schema.generated.names, *drop, *([] if user is None else [user])]
+    known = [*wanted, *schema.derived]  # which may be absent
+    absent = [name for name in wanted if name not in names]
     return Findings(
         len(names),
-        absent=[name for name in wanted if name not in names],
-        repeated=[name for name in wanted if names.count(name) > 1],
-        undeclared=[] if keep_declared else [index for index, name in enumerate(names) if name not in wanted],
+        alike(absent, names) + other_separator(names),
+        absent=absent,
+        repeated=[name for name in known if names.count(name) > 1],
+        undeclared=[] if keep_declared else [index for index, name in enumerate(names) if name not in known],
         unfit=unfit_columns(path, schema, form) if look else None,
+        without_codes=[
+            column.name
+            for column in schema
+            if isinstance(column, _Numeric) and column.outside == "clip" and not column.missing_codes
+        ],
         plan=None if n is None else plan,
         left=None if ledger is None else ledger.left,
         affordable=affordable,

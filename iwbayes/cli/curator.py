@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from iwbayes.cli.app import Debug, Force, Json, LargeDelta, SchemaFile, app
-from iwbayes.cli.output import check_output, columns, errors, facts_of, save_or_rescue, say
+from iwbayes.cli.output import as_options, check_output, columns, errors, facts_of, save_or_rescue, say
 from iwbayes.cli.schema_and_plan import (
     Adjacency,
     Delta,
@@ -32,12 +32,16 @@ NO_LEDGER = "no ledger: earlier releases of these rows are not counted (see iwba
 
 @app.command(
     epilog="Examples:\n\n\b\n"
-    "  iwbayes publish people.csv -s people.toml --epsilon 1 --delta 1e-6 -o people.iwb\n"
-    "  iwbayes publish people.csv -s people.toml --epsilon 1 --delta 1e-6 --ledger people.ledger -o people.iwb\n"
-    "  iwbayes publish visits.csv -s visits.toml --user patient --rows-per-user 1,2,4,8 --epsilon 2 --delta 1e-6 "
-    "-o visits.iwb\n"
-    "  iwbayes publish parts/ -s people.toml --epsilon 1 --delta 1e-8 --n-synthetic 100000 -o people.iwb\n"
-    "  iwbayes publish people.csv -s people.toml --epsilon 1 --delta 1e-6 --check --n 4000\n\n"
+    "  iwbayes publish people.csv -s people.toml --epsilon 1 --delta 1e-6 \\\n"
+    "    -o people.iwb\n"
+    "  iwbayes publish people.csv -s people.toml --epsilon 1 --delta 1e-6 \\\n"
+    "    --ledger people.ledger -o people.iwb\n"
+    "  iwbayes publish visits.csv -s visits.toml --user patient \\\n"
+    "    --rows-per-user 1,2,4,8 --epsilon 2 --delta 1e-6 -o visits.iwb\n"
+    "  iwbayes publish parts/ -s people.toml --epsilon 1 --delta 1e-8 \\\n"
+    "    --n-synthetic 100000 -o people.iwb\n"
+    "  iwbayes publish people.csv -s people.toml --epsilon 1 --delta 1e-6 \\\n"
+    "    --check --n 4000\n\n"
     "All settings and cells are checked before any budget is spent. If a run is interrupted, its charges to a ledger "
     "remain, and no file is written."
 )
@@ -86,7 +90,6 @@ def publish(
     keep_declared: Annotated[bool, typer.Option("--keep-declared", help="Leave out all undeclared columns.")] = False,
     sep: Annotated[str, typer.Option(help="Separator of a CSV file, one character; \\t is a tab.")] = ",",
     encoding: Annotated[str, typer.Option(help="Text encoding of a CSV file, such as cp1252.")] = "utf-8",
-    decimal: Annotated[str, typer.Option(help="Decimal mark of a CSV file: a point or a comma.")] = ".",
     on_undeclared: OnUndeclared = "refuse",
     check: Annotated[
         bool,
@@ -141,7 +144,7 @@ def publish(
                 "may not fit in memory."
             )
         grid = _grid(user, rows_per_user)
-        form = Format(sep.replace("\\t", "\t"), encoding, decimal)
+        form = Format(sep.replace("\\t", "\t"), encoding)
         # only generators with hardened noise: releases of others are not certified
         kinds: dict[str, Any] = {"BayesNet": BayesNet, "AIM": AIM, "MST": MST, "Mixture": Mixture}
         if generator not in kinds:
@@ -173,7 +176,7 @@ def publish(
             kept |= {"ledger": own if ledger else None, "parts": parts, "n": n, "look": look}
             plan_of = partial(plan_release, declared.admitting(on_undeclared), **settings)
             found = check_release(table, form, declared, plan_of, **kept)
-            say(json.dumps(found.facts, indent=1) if as_json else wrapped(str(found), width=columns()))
+            say(json.dumps(found.facts, indent=1) if as_json else wrapped(as_options(str(found)), width=columns()))
             raise typer.Exit(0 if found.fits else 1)
         if table.is_dir():
             stored = stored_rows(table, declared, form, **kept)

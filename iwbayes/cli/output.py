@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from iwbayes.utils.display import WIDTH, printable, text_table, wrapped
+from iwbayes.utils.display import printable, text_table, wrapped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,6 +26,21 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(__file__).parent.parent
 _NOT_CALIBRATED = "not calibrated:"
+WIDTH = 80  # of the longest line of a command
+#: Python's names in messages, and what they are on the command line.
+_OPTIONS = (
+    (
+        r"""\bon_undeclared=["']?(\w+)["']?(?: or "(\w+)")?""",
+        lambda m: f"--on-undeclared {' or '.join(filter(None, m.groups()))}",
+    ),
+    (r"""\b(sep|encoding)=('[^']*')""", r"--\1 \2"),
+    (r"\bsep and encoding\b", "--sep and --encoding"),
+    (r"\bmissing=True\b", "missing = true in the schema"),
+    (r"\bfor_models\b", "--for-model"),
+    (r"\b(keep_declared|allow_large_delta)(?:=True)?\b", lambda m: f"--{m[1].replace('_', '-')}"),
+    (r"\b(n_synthetic|rows_per_user|on_undeclared)\b", lambda m: f"--{m[1].replace('_', '-')}"),
+    (r"^drop must not name", "--drop must not name"),
+)
 
 
 def say(text: str, *, err: bool = False, nl: bool = True) -> None:
@@ -96,8 +112,8 @@ def save_or_rescue(save: Callable[[Path], Any], path: Path) -> Path:
 
 
 def columns() -> int:
-    """Return the width of the output: the width of the terminal, at most 88."""
-    return max(40, min(shutil.get_terminal_size((WIDTH, 24)).columns, WIDTH))
+    """Return the width of the output: the width of the terminal, at most 80."""
+    return max(40, min(shutil.get_terminal_size().columns, WIDTH))
 
 
 def on_terminal() -> bool:
@@ -151,7 +167,7 @@ def errors(debug: bool, *, private: bool = False) -> Iterator[None]:
     def show_warning(message: Any, category: type[Warning], filename: str, *_: Any) -> None:
         from_iwbayes = Path(filename).is_relative_to(PACKAGE)
         text = str(message) if from_iwbayes or not private else f"a {category.__name__} of a library"
-        said = " ".join(text.split())
+        said = as_options(" ".join(text.split()))
         if _NOT_CALIBRATED in said:  # the diagnostics give the reasons and the advice
             said = f"{said.split(_NOT_CALIBRATED)[0]}{_NOT_CALIBRATED} see the advice in the diagnostics"
         say(_for_reading(f"warning: {said}"), err=True)
@@ -200,4 +216,11 @@ def line_of(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.strerror}: {error.filename}"
     text = error.args[0] if isinstance(error, KeyError) and error.args else error
-    return " ".join(str(text).split()) or type(error).__name__
+    return as_options(" ".join(str(text).split())) or type(error).__name__
+
+
+def as_options(text: str) -> str:
+    """Name options as on the command line."""
+    for pattern, option in _OPTIONS:
+        text = re.sub(pattern, option, text)
+    return text

@@ -18,45 +18,61 @@ if TYPE_CHECKING:
     from iwbayes.schema import Schema
 
 TEMPLATE = """\
-# Declare each column of the table in one [[column]] block. Use public knowledge (a questionnaire, a code book), because
-# names, bounds and levels are published. Never take them from the private rows. Replace the examples below.
+# Declare each column of the table in one [[column]] block. Use public knowledge
+# (a questionnaire, a code book), because names, bounds and levels are
+# published. Never take them from the private rows. Replace the examples below.
+#
+# Look up in the code book, for every column: which codes mean "missing" (-1,
+# 999, "N", 9999-12-31)? Without missing_codes they are taken for values, and
+# moved to a bound.
 
 [[column]]
 name = "age"
 type = "integer"  # whole numbers
-lower = 18  # smaller values are moved to this bound; here the questionnaire is for adults
-upper = 90  # larger values are moved to this bound; choose bounds that hold for almost everybody
+lower = 18  # the questionnaire is for adults; smaller values are moved to it
+upper = 90  # choose bounds that hold for almost everybody
+missing_codes = [-1, 999]  # cells that mean "missing"; [] if there are none
+# outside = "missing"  # instead of moving other values to the bounds
 
 [[column]]
 name = "height"
 type = "real"  # any numbers
 lower = 120.0  # in the unit of the column, here cm
 upper = 220.0
-missing = true  # cells may be empty; possible for all types, omit it if every cell has a value
+missing = true  # cells may be empty; omit it if every cell has a value
 
 [[column]]
 name = "income"
 type = "real"
-lower = 5000.0  # not 0: on a logarithmic scale, 0 is so far from all incomes that most of the range would be empty
+# not 0: on a logarithmic scale, 0 is so far from all incomes that most of the
+# range would be empty
+lower = 5000.0
 upper = 500000.0
-transform = "log1p"  # log(1 + value), for amounts with a long tail; omit it for other columns
+transform = "log1p"  # log(1 + value), for amounts with a long tail
+# decimal = ","  # if numbers are written as 1.234,50 EUR
+# thousands = "."
+# symbols = ["EUR", "%"]
 
 [[column]]
 name = "visit"
-type = "date"  # ISO text such as 2015-03-01 in the file; whole months since 2010-01 in the synthetic rows
+type = "date"  # 2015-03-01 in the file; months since 2010-01 in synthetic rows
 first = 2010-01-01  # start of the study, not the first date in the rows
 last = 2019-12-31
 unit = "month"  # or day, week, year
+# format = "%d.%m.%Y"  # if dates are written as 01.03.2015
+# numbers = "days since 1960-01-01"  # if dates are numbers, as in Stata or SAS
 
 [[column]]
 name = "region"
 type = "categorical"
-levels = ["north", "south", "east", "west"]  # all levels, as text; the first is the reference of regressions
+# all levels, as text; the first is the reference of regressions
+levels = ["north", "south", "east", "west"]
+# level_codes = [1, 2, 3, 4]  # if the file has codes for them
 
 [[column]]
 name = "insured"
 type = "binary"
-levels = ["no", "yes"]  # as written in the file; models count the second level as success
+levels = ["no", "yes"]  # as in the file; models count the second as success
 """
 
 Epsilon = Annotated[float, typer.Option(help="Privacy budget epsilon.")]
@@ -94,8 +110,10 @@ def schema(
 @app.command(
     epilog="Examples:\n\n\b\n"
     "  iwbayes plan -s people.toml --n 4000 --epsilon 1 --delta 1e-6\n"
-    '  iwbayes plan -s people.toml --n 4000 --epsilon 1 --delta 1e-6 --for-model "income ~ age"\n'
-    '  iwbayes plan -s people.toml --n 4000 --epsilon 0.5 --epsilon 2 --delta 1e-6 --formula "income ~ age"'
+    "  iwbayes plan -s people.toml --n 4000 --epsilon 1 --delta 1e-6 \\\n"
+    '    --for-model "income ~ age"\n'
+    "  iwbayes plan -s people.toml --n 4000 --epsilon 0.5 --epsilon 2 \\\n"
+    '    --delta 1e-6 --formula "income ~ age"'
 )
 def plan(
     schema: SchemaFile,

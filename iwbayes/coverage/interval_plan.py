@@ -31,7 +31,7 @@ from iwbayes.release import Release
 from iwbayes.release.statement import RowAdjacency
 from iwbayes.schema import Schema, check_schema
 from iwbayes.tables import PrivateTable, SyntheticTable
-from iwbayes.tables.reference_levels import rare_references
+from iwbayes.tables.released_columns import rare_references
 from iwbayes.utils import checks
 from iwbayes.utils.arrays import Array
 from iwbayes.utils.display import WIDTH, fill, html_table, text_table, wrapped

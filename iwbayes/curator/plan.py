@@ -20,13 +20,20 @@ from iwbayes.curator.weight_providers.score_stages import BOUND_RANGE, NOISE_PAR
 from iwbayes.curator.weight_providers.tilt import CLIP_RANGE, MOST_DIRECTIONS, WIDE, TiltWeights
 from iwbayes.evidence.feature_map import BoundedFeatures
 from iwbayes.evidence.formulas import Span, model_terms
-from iwbayes.evidence.measurement import FEATURES_OF_ONE_PREDICTOR, NOISE_TARGET, noise_advice, noise_in_words
+from iwbayes.evidence.measurement import (
+    DIRECTIONS,
+    FEATURES_OF_ONE_PREDICTOR,
+    NOISE_TARGET,
+    noise_advice,
+    noise_in_words,
+)
 from iwbayes.evidence.scores import ScoreModel
 from iwbayes.evidence.terms import Terms, count_raw_terms, raw_terms
 from iwbayes.release.statement import Adjacency, Event
 from iwbayes.schema import Schema, check_schema
 from iwbayes.schema.columns import Real
 from iwbayes.tables import SyntheticTable
+from iwbayes.tables.candidates import obeying_rows
 from iwbayes.utils import checks
 from iwbayes.utils.display import html_table, wrapped
 from iwbayes.utils.warnings import PrivacyWarning
@@ -169,11 +176,15 @@ def uniform_table(schema: Schema, n: int, *, random_seed: int | np.random.Genera
     from iwbayes.curator.generators.tables.bins import ColumnBins
 
     rng = np.random.default_rng(random_seed)
-    columns = {}
-    for column in schema:
-        bins = ColumnBins.of(column, 128)
-        columns[column.name] = bins.values(rng.choice(bins.size, n, p=bins.even_shares), rng)
-    return SyntheticTable(pd.DataFrame(columns), schema, origin="uniform", already_spent=(0, 0))
+
+    def draw(number: int) -> pd.DataFrame:
+        bins = {column.name: ColumnBins.of(column, 128) for column in schema.generated}
+        return pd.DataFrame(
+            {name: each.values(rng.choice(each.size, number, p=each.even_shares), rng) for name, each in bins.items()}
+        )
+
+    frame, _ = obeying_rows(schema.admitting("refuse"), draw, n, rng)
+    return SyntheticTable(frame, schema, origin="uniform", already_spent=(0, 0))
 
 
 def warn_of_delta(delta: float, units: str, n: int, *, stacklevel: int = 3) -> None:
@@ -248,7 +259,7 @@ def _noise_ratio(
 def _sizes(weights: TiltWeights, schema: Schema) -> list[tuple[str, int]]:
     """Return names and numbers of features of the sets that a tilt may measure, the largest first."""
     if not weights.for_models and count_raw_terms(schema, "linear") > WIDE:
-        return [(f"{MOST_DIRECTIONS >> k} principal directions", MOST_DIRECTIONS >> k) for k in range(4)]
+        return [(f"{MOST_DIRECTIONS >> k} {DIRECTIONS}", MOST_DIRECTIONS >> k) for k in range(4)]
     return [(name, _number_of(terms, schema)) for name, terms in weights.options(schema)]
 
 

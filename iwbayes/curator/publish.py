@@ -27,8 +27,9 @@ from iwbayes.evidence.scores import ScoreModel
 from iwbayes.release import Release
 from iwbayes.release.statement import RowAdjacency
 from iwbayes.tables import PrivateTable, SyntheticTable
+from iwbayes.tables.released_columns import empty_columns
 from iwbayes.utils import checks
-from iwbayes.utils.warnings import CalibrationWarning, WeightsWarning
+from iwbayes.utils.warnings import CalibrationWarning, IwbayesWarning, WeightsWarning
 
 #: Stages of `publish`, and their relative durations with default settings, roughly.
 _STAGES = {
@@ -113,6 +114,8 @@ def publish(
         If the budget is so small that few regressions will be calibrated; raised before anything is charged.
     WeightsWarning
         If the weights of the finished release are not fit for use (`Release.unfit`). It is never an error.
+    IwbayesWarning
+        If a column of the finished release is mostly missing or "other". It is never an error.
 
     Examples
     --------
@@ -168,9 +171,13 @@ def publish(
     if isinstance(weights, TiltWeights) and weights.for_models:
         recipe["for_models"] = [model if isinstance(model, str) else model.name for model in weights.for_models]
     release = Release(synthetic, weighted, statement, n_private=facts.n_private, recipe=recipe)
+    # where warnings are errors, these must not lose a release that was paid for
     if release.unfit:
-        with suppress(WeightsWarning):  # where warnings are errors, this must not lose a release that was paid for
+        with suppress(WeightsWarning):
             warnings.warn(f"{release.unfit}: {release.next_step}.", WeightsWarning, stacklevel=2)
+    for found in empty_columns(release.synthetic, release.weights.values):
+        with suppress(IwbayesWarning):
+            warnings.warn(found.text, IwbayesWarning, stacklevel=2)
     return release
 
 

@@ -18,7 +18,8 @@ from typing import Any
 
 from iwbayes.evidence.terms import MAX_RAW_TERMS, Term, feature_owners, ordered_terms
 from iwbayes.schema import Schema
-from iwbayes.schema.columns import Categorical, Column, Real
+from iwbayes.schema.columns import TRANSFORMS, Column, Real
+from iwbayes.schema.levels import Categorical
 
 #: Terms, each the tuple of indices of encoded features that it multiplies; the empty tuple is the constant.
 Span = frozenset[Term]
@@ -107,7 +108,7 @@ def main_effects(response: str, schema: Schema) -> str:
     """Return the formula of the regression of a response on all other columns (main effects)."""
     if response not in schema.names:
         raise ValueError(f"response must be one of the columns {list(schema.names)}; got {response!r}.")
-    terms = {c.name: f"np.log1p({quoted(c.name)})" if _is_logged(c) else quoted(c.name) for c in schema}
+    terms = {c.name: _transformed(c) for c in schema}
     left = terms.pop(response)
     if not terms:
         raise ValueError(f"response needs another column as predictor; {response!r} is the only column of the schema.")
@@ -118,9 +119,10 @@ def model_terms(formula: str, schema: Schema) -> ScoreTerms:
     """Read the formula ``response ~ terms`` of a regression, in the syntax of formulaic.
 
     Terms may be columns, interactions, and polynomials of numeric columns up to degree 3: ``I(a**2)``, ``I(a / 10)``,
-    ``poly(a, 2)``, ``center(a)``, ``scale(a)``; also ``C(g)`` for a column with levels, and ``np.log1p(a)`` for a
-    column declared with that transform. Anything else raises a TypeError or ValueError with the remedy. A regression
-    leaves out rows with missing cells, so each term is also multiplied by single columns' missing indicators.
+    ``poly(a, 2)``, ``center(a)``, ``scale(a)``; also ``C(g)`` for a column with levels, and ``np.log1p(a)`` or
+    ``np.arcsinh(a)`` for a column declared with that transform. Anything else raises a TypeError or ValueError with the
+    remedy. A regression leaves out rows with missing cells, so each term is also multiplied by single columns' missing
+    indicators.
     """
     bare = _NAME_IN_BACKTICKS.sub("name", formula) if isinstance(formula, str) else ""
     if any(int(power) > MAX_PREDICTOR_DEGREE for power in _POWER.findall(bare)):
@@ -139,8 +141,15 @@ def model_terms(formula: str, schema: Schema) -> ScoreTerms:
     return ScoreTerms(schema[name] if name in schema.names else None, response, design, schema)
 
 
-def _is_logged(column: Column) -> bool:
-    return isinstance(column, Real) and column.transform == "log1p"
+def _transform(column: Column) -> str | None:
+    """Return the name of the numpy function whose polynomials are the features of a column; None without one."""
+    return column.transform if isinstance(column, Real) else None
+
+
+def _transformed(column: Column) -> str:
+    """Return a column as formulas write its feature."""
+    name, transform = quoted(column.name), _transform(column)
+    return name if transform is None else f"np.{transform}({name})"
 
 
 def quoted(name: str) -> str:
@@ -199,6 +208,14 @@ def read_formula(formula: str, schema: Schema) -> Any:
         )
     if len(parsed.lhs) != 1 or len(parsed.lhs[0].factors) != 1:
         raise _without_response(formula)
+    left, _, right = formula.partition("~")
+    if not right.strip() or not list(parsed.rhs):
+        raise ValueError(f"formula {formula!r} has nothing on its right. Write it as 'y ~ a + b', or 'y ~ 1'.")
+    used = [
+        named_columns(text, [*map(str, terms)], schema) for text, terms in ((left, parsed.lhs), (right, parsed.rhs))
+    ]
+    if used[0] and set(used[0]) <= set(used[1]):
+        raise ValueError(f"formula {formula!r} must not predict {used[0]} by itself. Leave it out on the right.")
     return parsed
 
 
@@ -283,20 +300,20 @@ class _Reader:
         return ValueError(
             f"formula {self.formula!r}: {self.text[:60]} {why}, but a release can measure polynomials of its encoded "
             f"columns only. Use columns, their interactions and powers up to {MAX_PREDICTOR_DEGREE}, or add a declared "
-            f"column with the transformed values to the table (transform='log1p' for logarithms)."
+            f"column with the transformed values to the table (transform='log1p' or 'arcsinh' for logarithms)."
         )
 
-    def _column(self, name: str, *, logged: bool = False) -> Span:
+    def _column(self, name: str, *, transform: str | None = None) -> Span:
         """Return the terms of a column: the constant and its encoded features."""
         if name not in self.schema.names:
             raise no_such_columns(self.formula, [name], self.schema)
-        if logged and not _is_logged(self.schema[name]):
-            raise self._refusal("uses a column that is not declared with transform='log1p'")
-        if _is_logged(self.schema[name]) and not logged:
+        declared, written = _transform(self.schema[name]), _transformed(self.schema[name])
+        if transform is not None and declared != transform:
+            raise self._refusal(f"uses a column that is not declared with transform={transform!r}")
+        if declared != transform:
             raise ValueError(
-                f"formula {self.formula!r}: column {name!r} is declared with transform='log1p', so its features are "
-                f"polynomials of np.log1p({quoted(name)}). Write np.log1p({quoted(name)}), or declare the column "
-                "without the transform."
+                f"formula {self.formula!r}: column {name!r} is declared with transform={declared!r}, so its features "
+                f"are polynomials of {written}. Write {written}, or declare the column without the transform."
             )
         own = self.schema.names.index(name)
         return _ONE | {(index,) for index, owner in enumerate(feature_owners(self.schema)) if owner == own}
@@ -324,9 +341,9 @@ class _Reader:
             case ast.BinOp(left=one, op=ast.Pow(), right=ast.Constant(value=int(power))) if power > 0:
                 return self._power(self._polynomial(one), power)
             case ast.Call(
-                func=ast.Attribute(value=ast.Name(id="np"), attr="log1p"), args=[ast.Name(id=name)], keywords=[]
-            ):
-                return self._column(name, logged=True)
+                func=ast.Attribute(value=ast.Name(id="np"), attr=function), args=[ast.Name(id=name)], keywords=[]
+            ) if function in TRANSFORMS:
+                return self._column(name, transform=function)
         raise SyntaxError
 
     def _degree(self, node: ast.Call) -> int:

@@ -32,6 +32,10 @@ def noise_in_words(noise_ratio: float) -> str:
 TERMS_OF_MODELS = ("model", "scores")  # names of feature sets that belong to named models begin with one of these
 
 
+#: Last words of the name of the features of many columns; their products are not measured.
+DIRECTIONS = "principal directions"
+
+
 def noise_advice(noise_ratio: float, n_features: int, terms: str) -> str:
     """Return advice if few regressions will be calibrated, and "" otherwise; ``terms`` names the features."""
     # the noise ratio is about proportional to the number of features
@@ -43,7 +47,7 @@ def noise_advice(noise_ratio: float, n_features: int, terms: str) -> str:
             f"This is too much noise even for {of}, so few regressions will be calibrated. Use more rows or a larger "
             f"epsilon."
         )
-    if noise_ratio > NOISE_TARGET or terms in ("linear", "squares"):
+    if noise_ratio > NOISE_TARGET or terms in ("linear", "squares") or terms.endswith(DIRECTIONS):
         large, absent = "The noise of so many features is too large", "Products of columns are not measured"
         fault = large if terms == "quadratic" else absent
         return f"{fault}, so few regressions will be calibrated. Name your regressions in for_models."

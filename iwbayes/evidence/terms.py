@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from iwbayes.schema import Schema
-from iwbayes.schema.columns import Column, _Numeric
+from iwbayes.schema.columns import _Numeric
 from iwbayes.utils.arrays import Array, row_blocks
 
 #: Indices of the features, all in [-1, 1], that a term multiplies: ``(1, 1)`` is the square of the second one.
@@ -106,15 +106,6 @@ def raw_ranges(schema: Schema, terms: Terms) -> tuple[Array, Array]:
         ranges.append((low, high))
     low_ends, high_ends = np.array(ranges).T
     return low_ends, high_ends
-
-
-def column_corners(column: Column) -> Array:
-    """Return the extreme points of the encoded block of a column, shape (corner, feature)."""
-    if column.kind == "categorical":
-        return np.eye(len(column.feature_names))
-    if column.missing:
-        return np.array([[-0.5, 0.0], [0.5, 0.0], [0.0, 1.0]])
-    return np.array([[-0.5], [0.5]])
 
 
 def raw_chunks(schema: Schema, terms: Terms, frame: pd.DataFrame) -> Iterator[tuple[slice, Array]]:

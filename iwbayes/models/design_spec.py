@@ -16,8 +16,9 @@ from formulaic.errors import DataMismatchWarning, FormulaicError
 
 from iwbayes.models.families import Family
 from iwbayes.schema import Schema
-from iwbayes.schema.columns import Binary, _Numeric, _Whole
+from iwbayes.schema.columns import _Numeric, _Whole
 from iwbayes.schema.dates import Date
+from iwbayes.schema.levels import Binary
 from iwbayes.utils.arrays import Array
 
 
@@ -217,8 +218,9 @@ class DesignSpec:
             )
         # refuse numbers that the schema would clip, because the prediction would be for a different row
         if isinstance(column, Date):
-            units = pd.Series(column.units(values))
-            values = column.conform(values) if units.isna().any() else units  # raises for cells that are not dates
+            values = pd.Series(column.units(values))
+            if values.isna().any():
+                raise ValueError(f"column {name!r} of newdata has cells that do not fit: it takes {column.takes}.")
         if isinstance(column, _Numeric):
             if not pd.api.types.is_numeric_dtype(values.dtype) or values.dtype.kind in "cb":
                 raise TypeError(

@@ -17,7 +17,6 @@ from scipy.special import expit
 from iwbayes.curator.privacy.mechanisms import power_of_two_below
 from iwbayes.curator.privacy.noise import NoiseSource
 from iwbayes.curator.protocols import PublicFacts
-from iwbayes.evidence.terms import column_corners
 from iwbayes.schema import Schema
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.utils import checks
@@ -52,7 +51,7 @@ def encoded_reach(schema: Schema) -> Reach:
     """
     centers, diameter, radius = [], 0.0, 0.0
     for column in schema:
-        corners = column_corners(column)
+        corners = column.corners
         center = corners.mean(axis=0) if column.kind == "categorical" else (corners.max(0) + corners.min(0)) / 2
         gaps = corners[:, None, :] - corners[None, :, :]
         diameter += float(np.max((gaps**2).sum(axis=2)))

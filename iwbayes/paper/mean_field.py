@@ -38,7 +38,7 @@ def encode(frame: pd.DataFrame, families: Sequence[ColumnFamily]) -> Array:
     """Convert rows to numbers, shape (row, column).
 
     Levels become codes. Values with a Poisson distribution are counted from the lower bound. Other numbers are scaled
-    to [0, 1]. A missing number is -1.
+    to [0, 1]. Minus k is the k-th outcome that is no draw from the distribution: a heap, or a missing cell.
     """
     columns = []
     for family in families:
@@ -50,7 +50,9 @@ def encode(frame: pd.DataFrame, families: Sequence[ColumnFamily]) -> Array:
         numbers = (
             numbers - family.column.lower if isinstance(family, PoissonFamily) else np.clip(family.index(numbers), 0, 1)
         )
-        columns.append(np.where(np.isnan(numbers), -1.0, numbers))
+        code = family.bins.codes(values)
+        apart = code - family.bins.n_present
+        columns.append(np.where(apart >= 0, -1.0 - apart, numbers))
     return np.column_stack(columns)
 
 
@@ -64,7 +66,7 @@ def log_density(family: ColumnFamily, theta: Tensor, cell: Tensor) -> Tensor:
     if n == 0:
         return found
     outcome = torch.log_softmax(theta[:, :n], dim=1)
-    return torch.where((cell < 0)[:, None], outcome[:, -1], outcome[:, 0] + found)
+    return torch.where((cell < 0)[:, None], outcome.T[(-cell).clamp(min=0).long()], outcome[:, 0] + found)
 
 
 def _log_normal(family: NormalFamily, theta: Tensor, index: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from iwbayes.paper.logistic_loss import (
 )
 from iwbayes.release.statement import Event
 from iwbayes.schema import Schema
-from iwbayes.schema.columns import Binary
+from iwbayes.schema.levels import Binary
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.utils import checks
 from iwbayes.utils.arrays import Array

@@ -28,7 +28,7 @@ from iwbayes.release.file import FORMAT_VERSION, from_bytes, to_bytes
 from iwbayes.release.statement import PrivacyStatement
 from iwbayes.release.weights import ESS_LIMIT, ROWS_PER_FEATURE, Weights, systematic_indices
 from iwbayes.tables import SyntheticTable
-from iwbayes.tables.reference_levels import rare_references
+from iwbayes.tables.released_columns import empty_columns, rare_references
 from iwbayes.utils import checks
 from iwbayes.utils.archive import ArchiveError, write_atomically
 from iwbayes.utils.arrays import Array
@@ -218,7 +218,7 @@ class Release:
         return html_table(title, ("", "value"), facts, notes=notes) + self.statement._repr_html_()
 
     def _facts(self) -> tuple[str, list[tuple[str, str]], list[str]]:
-        """Return a title, pairs of names and values, and notes: why it is not certified, and rare first levels."""
+        """Return a title, pairs of names and values, and notes: why it is not certified, and its columns."""
         weights, n_rows = self.weights, len(self.synthetic)
         size = f"{n_rows} synthetic rows x {len(self.synthetic.schema)} columns"
         steps = "".join(f", {step}" for step in weights.steps)
@@ -231,7 +231,9 @@ class Release:
             ("next", self.next_step),
         ]  # fmt: skip
         notes = [] if self.certified else [f"NOT certified: {'; '.join(self.reasons)}"]
-        notes += [found.text for found in rare_references(self.synthetic, weights.values)]
+        notes += [
+            found.text for find in (empty_columns, rare_references) for found in find(self.synthetic, weights.values)
+        ]
         return f"Release of {size} for {self.n_private} private rows", facts, notes
 
     @property

@@ -30,7 +30,7 @@ from iwbayes.reporting.drawing import (
     plain,
     title_with_verdict,
 )
-from iwbayes.schema.columns import _Numeric
+from iwbayes.schema.columns import TRANSFORMS, _Numeric
 
 _COLUMNS = ("coefficient", "method", *BOUNDS)
 #: Inches of a row's label, tick labels and panel borders.
@@ -160,14 +160,14 @@ def _standardised(table: pd.DataFrame, release: Release) -> tuple[pd.DataFrame, 
 
 
 def _size(term: str, release: Release) -> float | None:
-    """Weighted standard deviation of a numeric column or its log1p; None of any other term."""
-    inner = re.fullmatch(r"np\.log1p\((.+)\)", term)
-    name = (inner[1] if inner else term).strip("`")
+    """Weighted standard deviation of a numeric column or its logarithm; None of any other term."""
+    inner = re.fullmatch(rf"np\.({'|'.join(TRANSFORMS)})\((.+)\)", term)
+    name = (inner[2] if inner else term).strip("`")
     schema = release.synthetic.schema
     if name not in schema.names or not isinstance(schema[name], _Numeric):
         return None
     values = release.synthetic.frame[name].to_numpy(dtype=np.float64, na_value=np.nan)
-    values = np.log1p(values) if inner else values
+    values = TRANSFORMS[inner[1]][0](values) if inner else values
     known = ~np.isnan(values)
     weights = release.weights.values[known]
     if not weights.sum() > 0:

@@ -9,12 +9,12 @@ import matplotlib.dates as mdates
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import AsinhLocator, FixedLocator, MaxNLocator, NullLocator
 
 from iwbayes.release import Release
 from iwbayes.reporting.drawing import BLUE, UNWEIGHTED, WEIGHTED, NotebookFigure, label_axes, plain, shortened
 from iwbayes.schema import Date
-from iwbayes.schema.columns import Column, _Numeric, _Whole
+from iwbayes.schema.columns import TRANSFORMS, Column, _Numeric, _Whole
 from iwbayes.utils.arrays import Array
 
 #: Bins of a number, and the longest range of whole numbers with a bar for each.
@@ -41,7 +41,7 @@ def plot_marginals(
     -------
     ndarray of matplotlib.axes.Axes, shape (column,)
         Whole numbers have a bar each if the rows' range has at most 60 of them, and bins of several otherwise. Columns
-        with ``transform="log1p"`` have a logarithmic axis. The 12 most frequent levels have a bar each, the others
+        with a ``transform`` have a logarithmic axis. The 12 most frequent levels have a bar each, the others
         share one. A title gives the share of missing cells.
 
     Raises
@@ -111,12 +111,13 @@ def _marginal(ax: Axes, column: Column, values: pd.Series, shares: Array, *, nam
 def _numbers(ax: Axes, column: Column, numbers: Array, shares: tuple[Array, Array]) -> None:
     """Draw bars of a number over the range of the rows: bins, or one for each whole number."""
     low, high = float(np.min(numbers)), float(np.max(numbers))
-    logarithmic = getattr(column, "transform", None) == "log1p"
+    transform = getattr(column, "transform", None)
     if isinstance(column, _Whole):
         size = -(-int(high - low + 1) // (_MOST_BARS if high - low < _MOST_BARS else _BINS))
         edges = np.arange(low - 0.5, high + size + 0.5, size)
-    elif logarithmic:
-        edges = np.expm1(np.linspace(np.log1p(low), np.log1p(max(high, low + 1e-9)), _BINS + 1))
+    elif transform is not None:
+        forward, backward = TRANSFORMS[transform]
+        edges = backward(np.linspace(forward(low), forward(max(high, low + 1e-9)), _BINS + 1))
         edges[[0, -1]] = low, max(high, low + 1e-9)  # rounding must not leave an end out
     else:
         edges = np.linspace(low, high if high > low else low + 1, _BINS + 1)
@@ -130,7 +131,12 @@ def _numbers(ax: Axes, column: Column, numbers: Array, shares: tuple[Array, Arra
         locator = mdates.AutoDateLocator(minticks=2, maxticks=5)  # with minticks=3, 24 to 36 months warn
         ax.xaxis.set_major_locator(locator)
         ax.xaxis.set_major_formatter(mdates.ConciseDateFormatter(locator))
-    elif logarithmic:
+    elif transform == "arcsinh":
+        ax.set_xscale("asinh")
+        ax.set_xlim(edges[0], edges[-1])
+        ax.xaxis.set_major_locator(AsinhLocator(1.0, numticks=5))
+        ax.xaxis.set_major_formatter(_compact)
+    elif transform == "log1p":
         ax.set_xscale("function", functions=(_log1p, np.expm1))
         ax.set_xlim(edges[0], edges[-1])
         ax.xaxis.set_major_locator(FixedLocator(_log_ticks(low, high)))

@@ -1,35 +1,56 @@
-"""Column types of a schema. Nothing here reads a bound or a level from data, and no message quotes a value of it."""
+"""Columns of a schema, and those of numbers. Nothing here reads a bound from data; no message quotes a value of it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from iwbayes.schema import cells
-from iwbayes.schema.cells import AFTER_REFUSAL, dtype_name
+from iwbayes.schema.cells import AFTER_REFUSAL, Lookup, NumberFormat, dtype_name
 from iwbayes.utils import checks
 from iwbayes.utils.arrays import Array
 
-Level = str | int | bool
-
-OTHER = "other"  # level for cells that are none of the declared levels
 MOST_CHARACTERS = 500  # of a column name and of a level: outputs repeat both many times
+#: What becomes of a value beyond the bounds.
+OUTSIDE = ("clip", "missing", "refuse")
+#: Functions of numpy that encode numbers, and their inverses, by name.
+TRANSFORMS = {"log1p": (np.log1p, np.expm1), "arcsinh": (np.arcsinh, np.sinh)}
+WHOLE = 1e-12  # relative error of a float that is a whole number
+#: Metadata of options that say how cells are written in private rows. They are not published.
+READING = {"reading": True}
 
 
+@dataclass(frozen=True, repr=False)
 class Column:
-    """Base class of the column types, with `conform`, `admit`, `encode`, `decode` and feature names."""
+    """Base class of the column types: how cells are read, encoded as features, and decoded."""
 
     name: str
-    missing: bool
+    missing_codes: Sequence[str | int | float] = field(default=(), kw_only=True, metadata=READING)
     kind: ClassVar[str]
 
-    def _check_name(self) -> None:
+    if TYPE_CHECKING:  # a field of each type
+
+        @property
+        def missing(self) -> bool: ...  # noqa: D102 - of each type
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.given.items())})"
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Options that differ from their defaults, with name, bounds and levels; those of reading are last."""
+        listed = sorted(fields(self), key=lambda each: "reading" in each.metadata)
+        found = {each.name: getattr(self, each.name) for each in listed}
+        defaults = {each.name: each.default for each in listed if each.name != "levels"}
+        return {name: value for name, value in found.items() if name not in defaults or value != defaults[name]}
+
+    def _check_column(self) -> None:
         if not isinstance(self.name, str):
             raise TypeError(f"a column name must be a string; got {type(self.name).__name__}.")
         if not self.name or not self.name.isprintable():
@@ -41,22 +62,92 @@ class Column:
             )
         if not isinstance(self.missing, bool):
             raise TypeError(f"{self.name}: missing must be True or False; got {self.missing!r}.")
+        codes = self.missing_codes
+        if isinstance(codes, str | Set) or not isinstance(codes, Iterable):
+            raise TypeError(f"{self.name}: missing_codes must be a list such as [-1, 999]; got {codes!r}.")
+        codes = tuple(code.item() if isinstance(code, np.generic) else code for code in codes)
+        for code in codes:
+            if isinstance(code, bool) or not isinstance(code, str | int | float) or code != code:
+                raise TypeError(
+                    f"{self.name}: missing_codes must be text or numbers, as they are in the rows; got {code!r}."
+                )
+        self._set(missing_codes=codes, missing=self.missing or bool(codes))
+
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     @property
     def feature_names(self) -> tuple[str, ...]:
         """Names of the encoded features: the column, and its missing indicator if missing cells are declared."""
         return (self.name, f"{self.name}[missing]") if self.missing else (self.name,)
 
-    def conform(self, values: pd.Series) -> pd.Series:
-        """Check the values against the declaration, and return them in the canonical dtype."""
+    @property
+    def corners(self) -> Array:
+        """Extreme points of the encoded features, shape (corner, feature)."""
+        return np.array([[-0.5, 0.0], [0.5, 0.0], [0.0, 1.0]] if self.missing else [[-0.5], [0.5]])
+
+    def read(self, values: pd.Series) -> tuple[Array, NDArray[np.bool_]]:
+        """Read cells, each alone, and say which are missing.
+
+        Returns
+        -------
+        found : ndarray, shape (row,)
+            Numbers within the bounds, or positions of levels; NaN for cells that are missing or do not fit.
+        absent : ndarray of bool, shape (row,)
+            Whether a cell is missing: empty, a missing code, or beyond the bounds with ``outside="missing"``.
+        """
+        absent = cells.empty(values) | (self._coded_missing(values) if self.missing_codes else False)
+        found, beyond = self._found(values)
+        absent |= beyond
+        return np.where(absent, np.nan, found), absent
+
+    def _coded_missing(self, values: pd.Series) -> NDArray[np.bool_]:
+        return cells.judged(values, Lookup(self.missing_codes, self._format)) >= 0
+
+    @property
+    def _format(self) -> NumberFormat:
+        return cells.PLAIN_NUMBER
+
+    def _found(self, values: pd.Series) -> tuple[Array, NDArray[np.bool_]]:
+        """Return numbers or positions of levels, NaN where a cell does not fit, and cells that count as missing."""
         raise NotImplementedError
 
-    def admitting(self, on_undeclared: str) -> Column:
-        """Return the declaration extended for cells that do not fit, independently of the data."""
-        return replace(self, missing=True)  # type: ignore[type-var]
+    @property
+    def takes(self) -> str:
+        """What cells fit, for the message of a refusal."""
+        raise NotImplementedError
 
-    def admit(self, values: pd.Series, on_undeclared: str) -> pd.Series:
-        """Return the values in the canonical dtype; cells that do not fit become missing. No cell is refused."""
+    def conform(self, values: pd.Series, on_undeclared: str = "refuse") -> pd.Series:
+        """Return the values in the canonical form of `admitting`. Whether a cell fits does not depend on the option."""
+        found, absent = self.read(values)
+        if on_undeclared == "refuse":
+            self._refuse(values, found, absent)
+        return self.admitting(on_undeclared).canonical(found)
+
+    def _refuse(self, values: pd.Series, found: Array, absent: NDArray[np.bool_]) -> None:
+        if absent.any() and not self.missing:
+            raise ValueError(
+                f"column {self.name!r} has missing values, which its declaration does not allow. "
+                f"Complete the table, or declare missing=True. {AFTER_REFUSAL}"
+            )
+        if (np.isnan(found) & ~absent).any():
+            raise ValueError(
+                f"column {self.name!r} (dtype {dtype_name(values)}) has cells that do not fit: it takes {self.takes}. "
+                f"{AFTER_REFUSAL}"
+            )
+
+    def admitting(self, on_undeclared: str) -> Column:
+        """Return the published declaration, extended for cells that do not fit, independently of the data.
+
+        Options that say how cells are written are not part of it.
+        """
+        unset: dict[str, Any] = {each.name: each.default for each in fields(self) if "reading" in each.metadata}
+        plain = replace(self, **unset)
+        return plain if on_undeclared == "refuse" else replace(plain, missing=True)  # type: ignore[call-arg]
+
+    def canonical(self, found: Array) -> pd.Series:
+        """Return what `read` found in the canonical dtype; NaN is a missing cell."""
         raise NotImplementedError
 
     def encode(self, values: pd.Series) -> Array:
@@ -66,13 +157,6 @@ class Column:
     def decode(self, features: Array) -> pd.Series:
         """Decode features, shape (row, feature), to the nearest canonical values."""
         raise NotImplementedError
-
-    def _check_missing(self, absent: NDArray[np.bool_]) -> None:
-        if absent.any() and not self.missing:
-            raise ValueError(
-                f"column {self.name!r} has missing values, which its declaration does not allow. "
-                f"Complete the table, or declare missing=True. {AFTER_REFUSAL}"
-            )
 
     def _with_indicator(self, scaled: Array) -> Array:
         """Return a block of one feature, with 0 for NaN, and the missing indicator if missing cells are declared."""
@@ -88,25 +172,105 @@ class Column:
         return pd.Series(pd.arrays.IntegerArray(whole, absent), name=self.name)
 
 
+@dataclass(frozen=True, repr=False)
 class _Numeric(Column):
-    """Base class of numeric columns: bounds, clipping, scaling to [-1/2, 1/2]."""
+    """Base class of numeric columns: bounds, scaling to [-1/2, 1/2]."""
 
-    lower: Any
-    upper: Any
-    transform: str | None = None
+    outside: str = field(default="clip", kw_only=True, metadata=READING)
+
+    if TYPE_CHECKING:  # fields or properties of each type
+
+        @property
+        def lower(self) -> Any: ...
+        @property
+        def upper(self) -> Any: ...
+        @property
+        def heaps(self) -> Sequence[float]: ...
+    else:
+        heaps = ()
 
     def _forward(self, values: Array) -> Array:
-        return np.log1p(values) if self.transform == "log1p" else values
+        """Convert numbers to the scale of the encoding."""
+        return values
 
     def _backward(self, values: Array) -> Array:
-        return np.expm1(values) if self.transform == "log1p" else values
+        return values
 
     def _scale(self) -> Array:
         """Return the bounds on the scale of the encoding, shape (2,)."""
         return self._forward(np.array([self.lower, self.upper], dtype=np.float64))
 
-    def _check_bounds(self) -> None:
-        self._check_name()
+    def _check_column(self) -> None:
+        super()._check_column()
+        checks.one_of(f"{self.name}: outside", self.outside, OUTSIDE)
+        self._set(missing=self.missing or self.outside == "missing")
+
+    def _numbers(self, values: pd.Series) -> Array:
+        """Return the number in each cell, NaN if there is none."""
+        raise NotImplementedError
+
+    def _found(self, values: pd.Series) -> tuple[Array, NDArray[np.bool_]]:
+        numbers = self._numbers(values)
+        with np.errstate(invalid="ignore"):
+            beyond = (numbers < self.lower) | (numbers > self.upper)
+        if self.outside == "clip":
+            return np.clip(numbers, self.lower, self.upper), np.zeros(len(numbers), dtype=bool)
+        return np.where(beyond, np.nan, numbers), beyond & (self.outside == "missing")
+
+    def canonical(self, found: Array) -> pd.Series:
+        return pd.Series(found, name=self.name)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the encoded features: the column, an indicator of each heap, and one of missing cells."""
+        first, *missing = super().feature_names
+        return (first, *(f"{self.name}[={heap:g}]" for heap in self.heaps), *missing)
+
+    @property
+    def corners(self) -> Array:
+        """Extreme points of the encoded features, shape (corner, feature)."""
+        first, last = np.eye(1, len(self.feature_names)), super().corners[:, 1:]
+        heaps = np.column_stack([self.scaled(np.array(self.heaps)), np.eye(len(self.heaps), first.size - 1)])
+        missing = np.eye(1, first.size, first.size - 1) if last.size else first[:0]
+        return np.vstack([-first / 2, first / 2, heaps, missing])
+
+    def scaled(self, numbers: Array) -> Array:
+        """Return numbers on the scale of the encoding, from -1/2 to 1/2."""
+        low, high = self._scale()
+        return np.clip((self._forward(numbers) - low) / (high - low) - 0.5, -0.5, 0.5)
+
+    def encode(self, values: pd.Series) -> Array:
+        numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
+        block = self._with_indicator(self.scaled(numbers))
+        return np.insert(block, [1], numbers[:, None] == np.array(self.heaps), axis=1) if self.heaps else block
+
+    def decode(self, features: Array) -> pd.Series:
+        low, high = self._scale()
+        scaled = np.clip(features[:, 0] + 0.5, 0.0, 1.0)
+        numbers = np.clip(self._backward(low + scaled * (high - low)), self.lower, self.upper)
+        for index, heap in enumerate(self.heaps, start=1):
+            numbers = np.where(features[:, index] >= 0.5, heap, numbers)
+        return self.canonical(np.where(features[:, -1] >= 0.5, np.nan, numbers) if self.missing else numbers)
+
+
+class _Whole(_Numeric):
+    """Base class of `Integer` and `Date`: int64, or Int64 if missing cells are declared."""
+
+    def canonical(self, found: Array) -> pd.Series:
+        return self._integers(np.round(found), np.isnan(found))
+
+
+@dataclass(frozen=True, repr=False)
+class _Number(_Numeric):
+    """Base class of `Real` and `Integer`: public bounds and heaps, and how text writes a number."""
+
+    heaps: Sequence[float] = field(default=(), kw_only=True)
+    decimal: str | None = field(default=None, kw_only=True, metadata=READING)
+    thousands: str | None = field(default=None, kw_only=True, metadata=READING)
+    symbols: Sequence[str] = field(default=(), kw_only=True, metadata=READING)
+
+    def _check_column(self) -> None:
+        super()._check_column()
         for side in (self.lower, self.upper):
             if not checks.is_real(side):
                 raise TypeError(f"{self.name}: bounds must be numbers; got {type(side).__name__}.")
@@ -117,67 +281,85 @@ class _Numeric(Column):
                 f"{self.name}: lower must be below upper; got [{self.lower}, {self.upper}]. "
                 f"Leave a constant column out of the schema."
             )
+        if isinstance(self.heaps, str | Set) or not all(checks.is_real(each) for each in self.heaps):
+            raise TypeError(f"{self.name}: heaps must be a list of numbers such as [0, 12000]; got {self.heaps!r}.")
+        if len(set(self.heaps)) < len(tuple(self.heaps)) or not all(self.lower <= x <= self.upper for x in self.heaps):
+            raise ValueError(f"{self.name}: heaps must be distinct and within the bounds; got {list(self.heaps)}.")
+        check_decimal(self.decimal, f"{self.name}: ")
+        mark = self.thousands
+        if mark is not None and (not isinstance(mark, str) or len(mark) != 1 or mark.isalnum() or mark in "+-"):
+            raise ValueError(f"{self.name}: thousands must be one character, such as ','; got {mark!r}.")
+        if mark is not None and mark == self._format.decimal:
+            raise ValueError(f"{self.name}: thousands and decimal must differ; both are {mark!r}.")
+        if isinstance(self.symbols, str) or not all(isinstance(each, str) and each.strip() for each in self.symbols):
+            raise TypeError(f"{self.name}: symbols must be a list of text such as ['€', '%']; got {self.symbols!r}.")
+        if wrong := [each for each in self.symbols if any(character in "0123456789+-.," for character in each)]:
+            raise ValueError(f"{self.name}: symbols must have no digits, signs or marks of numbers; got {wrong}.")
+        self._set(symbols=tuple(map(cells.plain, self.symbols)), heaps=tuple(sorted(map(float, self.heaps))))
+
+    @property
+    def _format(self) -> NumberFormat:
+        decimal = self.decimal or ("," if self.thousands == "." else ".")
+        return NumberFormat(decimal, self.thousands, tuple(self.symbols))
 
     def _numbers(self, values: pd.Series) -> Array:
-        """Return the values as clipped floats, NaN if missing; refuse other types and infinities."""
-        if not pd.api.types.is_numeric_dtype(values.dtype) or values.dtype.kind in "cb":
-            raise TypeError(
-                f"column {self.name!r} must be numeric; its dtype is {dtype_name(values)}. "
-                f"Convert it with pandas.to_numeric, or declare it Categorical. {AFTER_REFUSAL}"
-            )
-        numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
-        if np.isinf(numbers).any():
-            raise ValueError(
-                f"column {self.name!r} has infinite values. Replace them with a bound or a missing cell. "
-                f"{AFTER_REFUSAL}"
-            )
-        self._check_missing(np.isnan(numbers))
-        return np.clip(numbers, self.lower, self.upper)
+        return cells.numbers(values, self._format)
 
-    def _canonical(self, numbers: Array) -> pd.Series:
-        return pd.Series(numbers, name=self.name)
-
-    def conform(self, values: pd.Series) -> pd.Series:
-        return self._canonical(self._numbers(values))
-
-    def admit(self, values: pd.Series, on_undeclared: str) -> pd.Series:
-        return self._canonical(np.clip(cells.numbers(values), self.lower, self.upper))
-
-    def encode(self, values: pd.Series) -> Array:
-        numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
-        low, high = self._scale()
-        scaled = np.clip((self._forward(numbers) - low) / (high - low) - 0.5, -0.5, 0.5)
-        return self._with_indicator(scaled)
-
-    def decode(self, features: Array) -> pd.Series:
-        low, high = self._scale()
-        scaled = np.clip(features[:, 0] + 0.5, 0.0, 1.0)
-        numbers = np.clip(self._backward(low + scaled * (high - low)), self.lower, self.upper)
-        return self._canonical(np.where(features[:, 1] >= 0.5, np.nan, numbers) if self.missing else numbers)
+    @property
+    def takes(self) -> str:
+        """Numbers that fit, and how text writes them."""
+        written = self._format
+        how = [f"the decimal mark {written.decimal!r}"]
+        how += [] if written.thousands is None else [f"{written.thousands!r} between thousands"]
+        how += [f"the symbols {list(written.symbols)}"] if written.symbols else []
+        marks = f", which text writes with {', '.join(how)}"
+        if written == cells.PLAIN_NUMBER:
+            marks = " (text may need the options decimal, thousands or symbols)"
+        within = f" from {self.lower:g} to {self.upper:g}" if self.outside == "refuse" else ""
+        return f"finite numbers{within}{marks}"
 
 
-@dataclass(frozen=True)
-class Real(_Numeric):
+@dataclass(frozen=True, repr=False)
+class Real(_Number):
     """Declare a column of real numbers with public bounds.
 
     Parameters
     ----------
     name : str
     lower, upper : float
-        Public bounds in the unit of the column. Values outside are clipped to them.
-    transform : {None, "log1p"}, default None
-        "log1p" encodes log(1 + value), for skewed columns; it requires ``lower > -1``.
+        Public bounds in the unit of the column.
+    transform : {None, "log1p", "arcsinh"}, default None
+        "log1p" encodes log(1 + value), for skewed columns; it requires ``lower > -1``. "arcsinh", a logarithm with
+        sign, is for amounts that may be negative.
     missing : bool, default False
         Whether missing cells are allowed. They are encoded by a separate indicator.
+    heaps : sequence of float, default ()
+        Public values that many rows share, such as 0 or the amount of a basic pension. Each has its own cell in
+        every generator, and an indicator among the features, ``name[=0]``; otherwise it is lost in its neighbourhood.
+    missing_codes : sequence of str or float, default ()
+        Cells that mean "missing" in the rows, such as -1, 999 or "N", whether or not they are within the bounds. They
+        are applied before anything else, and allow missing cells.
+    outside : {"clip", "missing", "refuse"}, default "clip"
+        What becomes of other values beyond the bounds. "clip" moves them to the bound, and reveals nothing. "missing"
+        makes them missing cells, and allows those. "refuse" says that they do not fit, so ``on_undeclared`` decides: a
+        refusal of the table then reveals that there is such a value.
+    decimal, thousands : str, optional
+        Marks of numbers that are written as text, such as "," and ".". By default, none is between thousands, and the
+        decimal mark is a point, or a comma if a point is between thousands.
+    symbols : sequence of str, default ()
+        Text that may stand before or after a number and is left out, such as "%", "€" or "USD". The bounds are in the
+        unit that is written: 12.5 % is 12.5.
 
     Examples
     --------
-    >>> age = Real("age", 18, 90)
-    >>> age.conform(pd.Series([25.5, 99.0])).tolist()  # values outside the bounds are clipped
-    [25.5, 90.0]
+    >>> age = Real("age", 18, 90, missing_codes=[999])
+    >>> age.conform(pd.Series([25.5, 99.0, 999])).tolist()  # values outside the bounds are clipped
+    [25.5, 90.0, nan]
+    >>> wage = Real("wage", 0, 100_000, decimal=",", thousands=".", symbols=["€"])
+    >>> wage.conform(pd.Series(["1.234,50 €", "€ 800"])).tolist()
+    [1234.5, 800.0]
     """
 
-    name: str
     lower: float
     upper: float
     transform: str | None = None
@@ -185,11 +367,10 @@ class Real(_Numeric):
     kind: ClassVar[str] = "real"
 
     def __post_init__(self) -> None:
-        self._check_bounds()
-        object.__setattr__(self, "lower", float(self.lower))
-        object.__setattr__(self, "upper", float(self.upper))
-        if self.transform not in (None, "log1p"):
-            raise ValueError(f"{self.name}: transform must be None or 'log1p'; got {self.transform!r}.")
+        self._check_column()
+        self._set(lower=float(self.lower), upper=float(self.upper))
+        if self.transform is not None:
+            checks.one_of(f"{self.name}: transform", self.transform, TRANSFORMS)
         if self.transform == "log1p" and self.lower <= -1:
             raise ValueError(f"{self.name}: transform 'log1p' requires lower > -1; got {self.lower}.")
         low, high = self._scale()
@@ -199,207 +380,56 @@ class Real(_Numeric):
                 f"floating-point arithmetic. Shift or rescale the column."
             )
 
+    def _forward(self, values: Array) -> Array:
+        return values if self.transform is None else TRANSFORMS[self.transform][0](values)  # type: ignore[no-any-return]
 
-class _Whole(_Numeric):
-    """Base class of `Integer` and `Date`: int64, or Int64 if missing cells are declared."""
-
-    def _canonical(self, numbers: Array) -> pd.Series:
-        return self._integers(np.round(numbers), np.isnan(numbers))
+    def _backward(self, values: Array) -> Array:
+        return values if self.transform is None else TRANSFORMS[self.transform][1](values)  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True)
-class Integer(_Whole):
+@dataclass(frozen=True, repr=False)
+class Integer(_Number, _Whole):
     """Declare a column of whole numbers with public bounds.
 
     Parameters
     ----------
     name : str
     lower, upper : int
-        Public bounds, inclusive, at most 2**53 in absolute value. Values outside are clipped to them.
+        Public bounds, inclusive, at most 2**53 in absolute value.
     missing : bool, default False
         Whether missing cells are allowed. They are encoded by a separate indicator.
+    heaps : sequence of int, default ()
+        Public values that many rows share, as in `Real`.
+    missing_codes, outside, decimal, thousands, symbols
+        How cells are written, as in `Real`. Fractions do not fit.
     """
 
-    name: str
     lower: int
     upper: int
     missing: bool = False
     kind: ClassVar[str] = "integer"
 
     def __post_init__(self) -> None:
-        self._check_bounds()
+        self._check_column()
         if self.lower != int(self.lower) or self.upper != int(self.upper):
             raise ValueError(f"{self.name}: bounds must be whole numbers; got [{self.lower}, {self.upper}].")
         if max(abs(self.lower), abs(self.upper)) > 2**53:
             raise ValueError(f"{self.name}: bounds must be between -2**53 and 2**53. Rescale the column.")
-        object.__setattr__(self, "lower", int(self.lower))
-        object.__setattr__(self, "upper", int(self.upper))
+        if any(heap != int(heap) for heap in self.heaps):
+            raise ValueError(f"{self.name}: heaps must be whole numbers; got {list(self.heaps)}.")
+        self._set(lower=int(self.lower), upper=int(self.upper), heaps=tuple(map(int, self.heaps)))
 
     def _numbers(self, values: pd.Series) -> Array:
         numbers = super()._numbers(values)
-        if (np.round(numbers) != numbers)[~np.isnan(numbers)].any():
-            raise ValueError(
-                f"column {self.name!r} is declared Integer and has fractional values. Round it, or declare it Real. "
-                f"{AFTER_REFUSAL}"
-            )
-        return numbers
-
-
-class _Levels(Column):
-    """Base class of `Binary` and `Categorical`, with declared levels."""
-
-    levels: Sequence[Level]
-
-    def _check_levels(self) -> None:
-        self._check_name()
-        if isinstance(self.levels, str) or not isinstance(self.levels, Iterable):
-            raise TypeError(f"{self.name}: levels must be a list such as ['a', 'b']; got {self.levels!r}.")
-        levels = tuple(level.item() if isinstance(level, np.generic) else level for level in self.levels)
-        object.__setattr__(self, "levels", levels)
-        if len({type(level) for level in levels}) > 1 or not all(isinstance(x, str | int) for x in levels):
-            raise TypeError(f"{self.name}: levels must be all strings, all whole numbers or all booleans.")
-        longest = max(map(len, map(str, levels)), default=0)
-        if longest > MOST_CHARACTERS:
-            raise ValueError(
-                f"{self.name}: levels must have at most {MOST_CHARACTERS} characters; one has {longest}. Use shorter "
-                f"levels."
-            )
-        if len(set(levels)) != len(levels):
-            raise ValueError(f"{self.name}: levels must be distinct; got {list(levels)!r}.")
-        if any(isinstance(level, str) and not level.isprintable() for level in levels):
-            raise ValueError(f"{self.name}: levels must be printable; got {list(levels)!r}.")
-
-    def conform(self, values: pd.Series) -> pd.Series:
-        absent = values.isna().to_numpy(dtype=bool)
-        self._check_missing(absent)
-        if isinstance(values.dtype, pd.CategoricalDtype) and list(values.cat.categories) == list(self.levels):
-            return self.from_codes(values.cat.codes.to_numpy(dtype=np.int64))  # already in canonical form
-        table = {level: code for code, level in enumerate(self.levels)}
-        try:  # look up each distinct cell once; True equals 1, as in Python
-            own, distinct = pd.factorize(values)
-            codes = np.array([*(table.get(each, -1) for each in distinct), -1], dtype=np.int64)[own]
-        except Exception:  # a cell that cannot be hashed, such as a list; cells of unknown classes may raise anything
-            raise TypeError(
-                f"column {self.name!r} (dtype {dtype_name(values)}) has cells that cannot be levels. Recode the "
-                f"column. {AFTER_REFUSAL}"
-            ) from None
-        if (codes[~absent] < 0).any():
-            kind = type(self.levels[0]).__name__
-            raise ValueError(
-                f"column {self.name!r} (dtype {dtype_name(values)}) has values outside its declared "
-                f"{kind} levels {list(self.levels)!r}. Declare every level, or recode the column. {AFTER_REFUSAL}"
-            )
-        return self.from_codes(np.where(absent, -1, codes))
-
-    def codes(self, values: pd.Series) -> NDArray[np.int64]:
-        """Return the position of each canonical value in ``levels``, shape (row,); -1 if missing."""
-        if isinstance(values.dtype, pd.CategoricalDtype):
-            return values.cat.codes.to_numpy(dtype=np.int64)
-        return values.to_numpy(dtype=np.int64, na_value=-1)
-
-    def from_codes(self, codes: NDArray[np.int64]) -> pd.Series:
-        """Return canonical values from positions in ``levels``; -1 is missing."""
-        dtype = pd.CategoricalDtype(list(self.levels), ordered=False)
-        return pd.Series(pd.Categorical.from_codes(codes, dtype=dtype), name=self.name)
-
-    def admit(self, values: pd.Series, on_undeclared: str) -> pd.Series:
-        return self.from_codes(cells.indices(values, self.levels))
-
-
-@dataclass(frozen=True)
-class Binary(_Levels):
-    """Declare a column with two levels, encoded as -1/2 and +1/2.
-
-    Parameters
-    ----------
-    name : str
-    levels : pair of str, int or bool, default (0, 1)
-        The two levels. The second is the success of a Bernoulli likelihood.
-    missing : bool, default False
-        Whether missing cells are allowed. They are encoded by a separate indicator.
-    """
-
-    name: str
-    levels: Sequence[Level] = (0, 1)
-    missing: bool = False
-    kind: ClassVar[str] = "binary"
-
-    def __post_init__(self) -> None:
-        self._check_levels()
-        if len(self.levels) != 2:
-            raise ValueError(f"{self.name}: Binary takes 2 levels; got {len(self.levels)}. For more, use Categorical.")
-
-    def from_codes(self, codes: NDArray[np.int64]) -> pd.Series:
-        """Return whole numbers for the levels 0 and 1, otherwise a pandas categorical."""
-        if self.levels != (0, 1) or isinstance(self.levels[0], bool):
-            return super().from_codes(codes)
-        codes = np.asarray(codes, dtype=np.int64)
-        return self._integers(codes, codes < 0)
-
-    def encode(self, values: pd.Series) -> Array:
-        """Encode the first level as -1/2 and the second as +1/2."""
-        codes = self.codes(values)
-        return self._with_indicator(np.where(codes < 0, np.nan, codes - 0.5))
-
-    def decode(self, features: Array) -> pd.Series:
-        """Decode features to the nearest level."""
-        codes = (features[:, 0] >= 0).astype(np.int64)
-        if self.missing:
-            codes = np.where(features[:, 1] >= 0.5, -1, codes)
-        return self.from_codes(codes)
-
-
-@dataclass(frozen=True)
-class Categorical(_Levels):
-    """Declare a column with several levels, encoded as a one-hot block.
-
-    Parameters
-    ----------
-    name : str
-    levels : sequence of str, int or bool
-        The levels, at least two. The first is the reference level of a regression.
-    missing : bool, default False
-        Whether missing cells are allowed. They are encoded by an additional indicator of the block.
-    """
-
-    name: str
-    levels: Sequence[Level]
-    missing: bool = False
-    kind: ClassVar[str] = "categorical"
-
-    def __post_init__(self) -> None:
-        self._check_levels()
-        if len(self.levels) < 2:
-            raise ValueError(f"{self.name}: Categorical takes at least 2 levels; got {len(self.levels)}.")
+        return np.where(np.abs(numbers - np.round(numbers)) <= WHOLE * np.abs(numbers), np.round(numbers), np.nan)
 
     @property
-    def feature_names(self) -> tuple[str, ...]:
-        """One name per level, and one for missing cells if they are declared."""
-        names = tuple(f"{self.name}[{level}]" for level in self.levels)
-        return (*names, f"{self.name}[missing]") if self.missing else names
+    def takes(self) -> str:
+        """Whole numbers that fit, and how text writes them."""
+        return super().takes.replace("finite numbers", "whole numbers, no fractions", 1)
 
-    def admitting(self, on_undeclared: str) -> Column:
-        """Return the declaration extended for cells that do not fit: by a level "other" if the levels are text."""
-        if on_undeclared != "other" or not isinstance(self.levels[0], str):
-            return super().admitting(on_undeclared)
-        return self if OTHER in self.levels else replace(self, levels=(*self.levels, OTHER))
 
-    def admit(self, values: pd.Series, on_undeclared: str) -> pd.Series:
-        """Return canonical values; cells that are no declared level are missing, or "other" if that is a level."""
-        codes = cells.indices(values, self.levels)
-        if on_undeclared == "other" and OTHER in self.levels:
-            kept = (codes >= 0) | (cells.empty(values) & self.missing)
-            codes = np.where(kept, codes, self.levels.index(OTHER))
-        return self.from_codes(codes)
-
-    def encode(self, values: pd.Series) -> Array:
-        """Encode the values as a one-hot block."""
-        codes = self.codes(values)
-        block = np.zeros((len(codes), len(self.levels) + 1))
-        block[np.arange(len(codes)), codes] = 1.0  # the code -1 of a missing cell is the last column
-        return block[:, : len(self.feature_names)]
-
-    def decode(self, features: Array) -> pd.Series:
-        """Decode features to the level with the largest feature."""
-        codes = features.argmax(axis=1)
-        return self.from_codes(np.where(codes == len(self.levels), -1, codes))
+def check_decimal(mark: Any, where: str = "") -> None:
+    """Raise a ValueError unless a decimal mark is a point, a comma or None."""
+    if mark not in (None, ".", ","):
+        raise ValueError(f"{where}decimal must be '.' or ','; got {mark!r}.")

@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from iwbayes.schema import Schema
-from iwbayes.schema.cells import REVEALS
+from iwbayes.schema.cells import REVEALS, plain
 from iwbayes.utils.arrays import IntArray
 
 #: Function of a start and a stop position that returns the secret keys of the rows in between, shape (row,).
@@ -56,8 +56,9 @@ def check_user_column(names: Sequence[object], schema: Schema, user: str) -> Non
 
 def owners_of(cells: pd.Series, user: str) -> tuple[IntArray, pd.Index]:
     """Return the owners of rows as codes in order of appearance, and the values that the codes represent (private)."""
+    owners = cells.map(plain)  # blanks and forms of Unicode make no other person
     try:
-        codes, found = pd.factorize(cells)
+        codes, found = pd.factorize(owners.mask(owners.map(lambda owner: isinstance(owner, str) and not owner)))
     except TypeError:  # a cell that cannot be hashed
         codes = None
     if codes is None or (codes < 0).any():

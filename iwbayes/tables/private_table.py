@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -63,10 +64,21 @@ class PrivateTable(Frozen):
     True
     """
 
-    __slots__ = ("_frame", "_n_private", "_rows", "_source", "_users", "on_undeclared", "rows_per_user", "schema")
+    __slots__ = (
+        "_frame",
+        "_n_private",
+        "_names",
+        "_rows",
+        "_source",
+        "_users",
+        "on_undeclared",
+        "rows_per_user",
+        "schema",
+    )
 
     _frame: pd.DataFrame | None
     _rows: DaskRows | None
+    _names: tuple[str, ...] | None  # columns of the rows in Dask that are read; None if all are
     schema: Schema
     _n_private: int | None
     _source: str | None
@@ -127,6 +139,18 @@ class PrivateTable(Frozen):
         table._fill(published, on_undeclared, _rows=rows, rows_per_user=most, _n_private=n)
         return table
 
+    @property
+    def generated(self) -> PrivateTable:
+        """The table without the columns that the schema derives from others, and without rules."""
+        schema = self.schema.generated
+        if schema == self.schema:
+            return self
+        content = {name: getattr(self, name) for name in self.__slots__} | {"schema": schema}
+        content |= {"_frame": None if self._frame is None else self._frame[list(schema.names)], "_names": schema.names}
+        table = object.__new__(PrivateTable)
+        table._set(**content)
+        return table
+
     def _fill(self, schema: Schema, on_undeclared: str, **content: object) -> None:
         """Set all attributes; attributes without a value become None."""
         both = {"schema": schema, "on_undeclared": on_undeclared}
@@ -166,11 +190,14 @@ class PrivateTable(Frozen):
 
     def map_blocks(self, function: Callable[[pd.DataFrame], Any]) -> Iterator[Any]:
         """Yield a function's results for blocks of private rows, in order, maybe from other machines; curator only."""
-        yield from map(function, slices(self.frame)) if self._rows is None else self._rows.map(function)
+        yield from map(function, slices(self.frame)) if self._rows is None else self._rows.map(self._of_names(function))
 
     def sum_blocks(self, function: Callable[[pd.DataFrame], IntArray]) -> IntArray:
         """Sum the arrays of whole numbers that a function returns for blocks of rows; for curator modules only."""
-        return summed(self.frame, function) if self._rows is None else self._rows.sum(function)
+        return summed(self.frame, function) if self._rows is None else self._rows.sum(self._of_names(function))
+
+    def _of_names(self, function: Callable[[pd.DataFrame], Any]) -> Callable[[pd.DataFrame], Any]:
+        return function if self._names is None else partial(_of_columns, function=function, names=list(self._names))
 
     @property
     def n_private(self) -> int:
@@ -222,3 +249,8 @@ class PrivateTable(Frozen):
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a PrivateTable cannot be pickled. Build it again from its source.")
+
+
+def _of_columns(block: pd.DataFrame, *, function: Callable[[pd.DataFrame], Any], names: list[str]) -> Any:
+    """Apply a function to some columns of a block; a function of a module, because workers of Dask unpickle it."""
+    return function(block[names])

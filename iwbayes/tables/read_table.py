@@ -2,37 +2,41 @@
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import csv
-import warnings
-from collections.abc import Sequence
+import gzip
+import lzma
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from pyarrow.parquet import ParquetFile
 
 from iwbayes.schema import Schema, check_schema
-from iwbayes.schema.cells import AFTER_REFUSAL, BOOLEANS, check_on_undeclared, numbers
-from iwbayes.schema.columns import Binary, Categorical, Column
-from iwbayes.schema.dates import Date
+from iwbayes.schema.cells import check_on_undeclared, plain
+from iwbayes.schema.columns import Column
+from iwbayes.schema.levels import _Levels
+from iwbayes.schema.schema import alike
 from iwbayes.tables.blocks import import_dask
 
 #: Cells that mean "missing" in a CSV file, unless a column declares them as a level.
 MISSING_CELLS = frozenset({"", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "<NA>", "#N/A"})
-_ROWS_AT_ONCE = 50_000  # of a CSV file, whose cells are counted
+#: How compressed CSV files are opened, by the end of their names.
+_OPENERS: dict[str, Callable[..., Any]] = {".csv": open, ".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _MOST_CHARACTERS = 2**31 - 1  # of a cell of a CSV file
 
 
 @dataclass(frozen=True)
 class Format:
-    """Format of a CSV file: separator, text encoding and decimal mark; for a Parquet file all keep their defaults."""
+    """Format of a CSV file: separator and text encoding; for a Parquet file both keep their defaults."""
 
     sep: str = ","
     encoding: str = "utf-8"
-    decimal: str = "."
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -40,11 +44,6 @@ class Format:
                 raise TypeError(f"{name} must be text; got {type(value).__name__}.")
         if len(self.sep) != 1 or self.sep.isalnum() or self.sep in "\"'.+-" or self.sep in "\r\n\0":
             raise ValueError(f"sep must be one character, such as ',', ';' or a tab; got {self.sep!r}.")
-        if self.decimal not in (".", ",") or self.decimal == self.sep:
-            raise ValueError(
-                f"decimal must be '.' or ',', and must differ from sep; got decimal {self.decimal!r} and sep "
-                f"{self.sep!r}."
-            )
         try:
             known = "a1".encode(self.encoding).decode(self.encoding) == "a1"
         except (LookupError, ValueError):
@@ -63,11 +62,11 @@ class Format:
                 f"of these formats."
             )
         if suffixes[-1] not in (".parquet", ".pq"):
+            if suffixes[-1] not in _OPENERS:
+                raise ValueError(f"a compressed CSV file must end in .csv.gz, .csv.bz2 or .csv.xz; got {path}.")
             return True
         if self != Format():
-            raise ValueError(
-                f"sep, encoding and decimal are for CSV files, and {path} is a Parquet file. Leave them out."
-            )
+            raise ValueError(f"sep and encoding are for CSV files, and {path} is a Parquet file. Leave them out.")
         return False
 
     def check_bytes(self) -> None:
@@ -86,14 +85,23 @@ class Format:
             )
         return ValueError(
             f"{path} cannot be read as CSV. It must be {self.encoding}, separated by {self.sep!r}, with one header "
-            f"line and as many cells in every row as the header has. Pass its sep and encoding, or write it again."
+            f"line, as many cells in every row as the header has, and no quotes that are not closed. Pass its sep and "
+            f"encoding, or write it again."
         )
 
-    def options(self, refuses: bool) -> dict[str, Any]:
-        """Return the arguments of the readers of pandas."""
+    @contextmanager
+    def rows(self, path: Path, *, strict: bool) -> Iterator[Iterator[list[str]]]:
+        """Read the lines of a CSV file as lists of cells, after blank lines at its start; the first is the header."""
         encoding = "utf-8-sig" if codecs.lookup(self.encoding).name == "utf-8" else self.encoding
-        cells = {"encoding": encoding, "encoding_errors": "strict" if refuses else "replace", "na_filter": False}
-        return {"sep": self.sep, "index_col": False, **cells}
+        limit = csv.field_size_limit(_MOST_CHARACTERS)
+        try:
+            options = {"newline": "", "encoding": encoding, "errors": "strict" if strict else "replace"}
+            with _OPENERS[path.suffix.lower()](path, "rt", **options) as file:
+                rows = csv.reader(file, delimiter=self.sep, strict=True)
+                first = next((row for row in rows if row), [])
+                yield chain([first], rows)
+        finally:
+            csv.field_size_limit(limit)
 
 
 def read_table(
@@ -106,20 +114,19 @@ def read_table(
     on_undeclared: str = "refuse",
     sep: str = ",",
     encoding: str = "utf-8",
-    decimal: str = ".",
 ) -> pd.DataFrame:
-    r"""Read private rows from a CSV or Parquet file, with the cell types that a schema declares.
+    r"""Read private rows from a CSV or Parquet file, and leave their cells as they are written.
 
-    Pass the rows to `PrivateTable`, which checks them. They are private and unprotected: do not print them. Error
-    messages never quote the content of the file.
+    Pass the rows to `PrivateTable`, which reads and checks the cells by the schema. They are private and unprotected:
+    do not print them. Error messages never quote the content of the file.
 
     Parameters
     ----------
     path : str or pathlib.Path
         A ``.csv`` file with one header line, also compressed (``.csv.gz``), or a ``.parquet`` file.
     schema : Schema
-        Declares how cells are read: numbers as numbers, and levels as text if the declared levels are text, so the code
-        007 stays "007". Undeclared columns are kept unchanged.
+        Its columns must be in the file, once. The cells of a CSV file stay text; a cell that means "missing" (empty,
+        NA, NULL, NaN, None) becomes None unless it is a declared level. Undeclared columns are kept unchanged.
     drop : sequence of str, default ()
         Columns to leave out, such as identifiers. `PrivateTable` refuses undeclared columns.
     keep_declared : bool, default False
@@ -128,25 +135,25 @@ def read_table(
         Name of the column that says who owns a row. Pass the same name to `PrivateTable`.
     on_undeclared : {"refuse", "missing", "other"}, default "refuse"
         Treatment of cells that do not fit the schema. Pass the same option to `PrivateTable`. Under "missing" and
-        "other", text in a number column becomes a missing cell, and bytes that the encoding does not allow are
-        replaced, so no cell can make the call fail.
-    sep, encoding, decimal : str, default ",", "utf-8" and "."
-        Separator of the cells of a CSV file (one character), its encoding, such as "cp1252", and the decimal mark of
-        its numbers, a point or a comma. Thousands separators are not allowed.
+        "other", bytes that the encoding does not allow are replaced, so that a cell cannot make the call fail. A file
+        with rows of different lengths or with a quote that is not closed is refused under each option.
+    sep, encoding : str, default "," and "utf-8"
+        Separator of the cells of a CSV file (one character), and its encoding, such as "cp1252". Decimal marks belong
+        to the schema.
 
     Raises
     ------
     OSError, TypeError, ValueError
-        If the file cannot be opened, has a different format or is malformed, a number column contains text, or an
-        option is invalid.
+        If the file cannot be opened, has a different format or is malformed, lacks a declared column, or an option is
+        invalid.
 
     Examples
     --------
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp(), "people.csv")
     >>> _ = path.write_text("id;age\n007;33,5\n008;\n")
-    >>> schema = iw.Schema(iw.Real("age", 18, 90, missing=True))
-    >>> read_table(path, schema, keep_declared=True, sep=";", decimal=",")
+    >>> schema = iw.Schema(iw.Real("age", 18, 90, missing=True, decimal=","))
+    >>> schema.conform(read_table(path, schema, keep_declared=True, sep=";"))
         age
     0  33.5
     1   NaN
@@ -154,28 +161,24 @@ def read_table(
     check_schema(schema)
     refuses = check_on_undeclared(on_undeclared) == "refuse"
     check_drop(drop, schema)
-    path, form = Path(path), Format(sep, encoding, decimal)
+    path, form = Path(path), Format(sep, encoding)
     if path.is_dir():
         raise ValueError(
             f"read_table reads one file, and {path} is a folder. Read the folder as a Dask frame, and pass the frame "
             f"to PrivateTable.from_dask."
         )
-    is_csv = form.is_csv(path)
+    form.is_csv(path)
     if not refuses:
         form.check_bytes()
     names = header(path, form)
-    _check_names(path, names, schema, drop)
-    raw = _read(path, form, refuses).drop(columns=list(drop))
-    if keep_declared:
-        raw = raw[[name for name in raw.columns if name in schema.names or name == user]]
-    if not is_csv:
+    _check_names(path, names, schema, drop, user)
+    left = [name not in drop and (not keep_declared or name in (*schema.names, user)) for name in names]
+    raw = _read(path, form, names, refuses).loc[:, left]
+    if not form.is_csv(path):
         return raw
     declared = {column.name: column for column in schema}
-    read = [
-        _cells(cells, declared[name], form.decimal, refuses) if name in declared else cells
-        for name, cells in raw.items()  # names may repeat, so a dict by name would lose columns
-    ]
-    return pd.DataFrame(dict(enumerate(read))).set_axis(raw.columns, axis=1)
+    text = (_text(cells, declared.get(name), name == user) for name, cells in raw.items())
+    return pd.DataFrame(dict(enumerate(text))).set_axis(raw.columns, axis=1)  # names that are dropped may repeat
 
 
 def stored_rows(
@@ -190,7 +193,7 @@ def stored_rows(
     """Return the Dask frame of a folder of Parquet files, for `PrivateTable.from_dask`, without reading a cell."""
     check_drop(drop, schema)
     files, names = files_of(folder, form), header(folder, form)
-    _check_names(folder, names, schema, drop)
+    _check_names(folder, names, schema, drop, user)
     left = [name for name in names if name not in drop]
     if keep_declared:
         left = [name for name in left if name in schema.names or name == user]
@@ -211,12 +214,24 @@ def files_of(path: Path, form: Format) -> list[Path]:
     return files
 
 
-def _check_names(path: Path, names: Sequence[Any], schema: Schema, drop: Sequence[str]) -> None:
-    """Refuse declared columns that appear more than once, and columns to drop that do not exist."""
-    if repeated := [name for name in schema.names if names.count(name) > 1]:
+def _check_names(path: Path, names: Sequence[Any], schema: Schema, drop: Sequence[str], user: str | None) -> None:
+    """Refuse declared columns that are absent or appear more than once, and columns to drop that do not exist."""
+    if repeated := [name for name in (*schema.names, user) if names.count(name) > 1]:
         raise ValueError(f"{path} has the columns {repeated} more than once. Drop or rename one of each.")
+    if absent := [name for name in schema.generated.names if name not in names]:
+        hint = alike(absent, names) + other_separator(names)
+        raise ValueError(f"{path} lacks the declared columns {absent}.{hint} Add them, or correct their names.")
     if absent := [name for name in drop if name not in names]:
-        raise ValueError(f"the columns to drop must be in {path}; {absent} are not. Correct or remove these names.")
+        raise ValueError(
+            f"the columns to drop must be in {path}; {absent} are not.{alike(absent, names)} Correct or remove these "
+            f"names."
+        )
+
+
+def other_separator(names: Sequence[Any]) -> str:
+    """Say which separator a header of one column seems to have, or nothing."""
+    found = [mark for mark in ";\t|," if len(names) == 1 and isinstance(names[0], str) and mark in names[0]]
+    return f" The header is one column with {found[0]!r} in it: pass sep={found[0]!r}." if found else ""
 
 
 def check_drop(drop: Sequence[str], schema: Schema) -> None:
@@ -247,11 +262,9 @@ def header(path: Path, form: Format) -> list[Any]:
     try:
         if not is_csv:
             return list(ParquetFile(path).schema_arrow.empty_table().to_pandas().columns)
-        # read line by line, as text, until the first row is complete: pandas itself would also parse the next rows
-        options = form.options(refuses=False) | {"sep": "\x1f", "quoting": csv.QUOTE_NONE, "skip_blank_lines": False}
-        with pd.read_csv(path, header=None, dtype=str, chunksize=1, **options) as lines:
-            rows = csv.reader((f"{line.iat[0, 0]}\n" for line in lines), delimiter=form.sep)
-            return next(row for row in rows if row)
+        with form.rows(path, strict=False) as rows:
+            if names := next(rows):
+                return names
     except Exception:  # messages of the readers may quote private data: replace every one
         pass
     raise form.unreadable(path)
@@ -262,73 +275,51 @@ def unfit_columns(path: Path, schema: Schema, form: Format) -> list[str]:
     if path.is_dir():
         unfit = {name for file in files_of(path, form) for name in unfit_columns(file, schema, form)}
         return [name for name in schema.names if name in unfit]
-    raw, is_csv = _read(path, form, refuses=True), form.is_csv(path)
+    names, is_csv = header(path, form), form.is_csv(path)
+    raw = _read(path, form, names, refuses=True)
     found = []
+    rows = {}
     for column in schema:
-        if column.name in raw.columns:
+        if names.count(column.name) == 1:
+            rows[column.name] = _text(raw[column.name], column, False) if is_csv else raw[column.name]
             try:
-                cells = raw[column.name]
-                column.conform(_cells(cells, column, form.decimal, True) if is_csv else cells)
+                column.conform(rows[column.name])
             except (TypeError, ValueError):
                 found.append(column.name)
+    if schema.generated != schema and not found:
+        try:
+            schema.conform(pd.DataFrame(rows))
+        except ValueError:
+            found.append("rules")
     return found
 
 
-def _read(path: Path, form: Format, refuses: bool) -> pd.DataFrame:
-    """Read a table without conversions; all cells of a CSV file are text, and no row may be too short."""
-    raw: pd.DataFrame | None
+def _read(path: Path, form: Format, names: Sequence[Any], refuses: bool) -> pd.DataFrame:
+    """Read a table without conversions. All cells of a CSV file are text, and all rows are as long as the header."""
     try:
-        if form.is_csv(path):
-            options = form.options(refuses)
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")  # for rows longer than the header, pandas only warns
-                raw = pd.read_csv(path, dtype=str, **options)
-                raw = None if _has_short_rows(path, options) else raw
-        else:
-            raw = pd.read_parquet(path)
+        if not form.is_csv(path):
+            return pd.read_parquet(path)
+        cells: list[list[str]] = [[] for _ in names]
+        same: list[dict[str, str]] = [{} for _ in names]  # a text that repeats is kept once
+        with form.rows(path, strict=refuses) as rows:
+            next(rows)
+            for row in rows:
+                if len(row) != len(names):  # pandas would fill or cut it
+                    if not row and all(not later for later in rows):
+                        break  # blank lines at the end
+                    raise form.unreadable(path)
+                for cell, column, known in zip(row, cells, same, strict=True):
+                    column.append(known.setdefault(cell, cell))
+        return pd.DataFrame(dict(enumerate(cells)), dtype=object).set_axis(list(names), axis=1)
     except Exception:  # messages may quote private data, as above
-        raw = None
-    if raw is None:
-        raise form.unreadable(path)
-    return raw
+        pass
+    raise form.unreadable(path)
 
 
-def _has_short_rows(path: Path, options: dict[str, Any]) -> bool:
-    """Return whether a row is shorter than the header (pandas fills it) or empty (pandas skips it)."""
-    limit = csv.field_size_limit(_MOST_CHARACTERS)
-    try:
-        if path.suffix.lower() != ".csv":  # compressed
-            filled = {"dtype": object, "skip_blank_lines": False, **options}
-            with pd.read_csv(path, engine="python", chunksize=_ROWS_AT_ONCE, **filled) as blocks:
-                return any(bool(block.isna().to_numpy().any()) for block in blocks)
-        header, blank = 0, False
-        with open(path, newline="", encoding=options["encoding"], errors=options["encoding_errors"]) as file:
-            for row in csv.reader(file, delimiter=options["sep"]):
-                if row and (blank or len(row) < header):
-                    return True
-                header, blank = header or len(row), not row
-        return False
-    finally:
-        csv.field_size_limit(limit)
-
-
-def _cells(text: pd.Series, column: Column, decimal: str, refuses: bool) -> pd.Series:
-    """Convert cells of text to the declared type of the column; missing cells become None or NaN."""
-    levels = column.levels if isinstance(column, Binary | Categorical) else ()
-    absent = text.isna() | text.isin(MISSING_CELLS - {level for level in levels if isinstance(level, str)})
-    if isinstance(column, Date) or (levels and isinstance(levels[0], str)):
-        return text.astype(object).where(~absent, None)
-    if levels and isinstance(levels[0], bool):
-        cells = text.astype(object)
-        return cells.map(lambda cell: BOOLEANS.get(cell, cell)).where(~absent, None)
-    if decimal == ",":
-        text = text.str.translate({ord(","): ".", ord("."): ","})  # a cell with a point is then not a number
-    if not refuses:
-        return pd.Series(numbers(text.where(~absent, "nan")), index=text.index)
-    found = pd.to_numeric(text.where(~absent, "nan"), errors="coerce").astype(np.float64)
-    if (found.isna() & ~absent).any():
-        raise ValueError(
-            f"column {column.name!r} is declared {type(column).__name__} and has cells that are not numbers. "
-            f"Correct them, leave them empty if missing=True is declared, or declare it Categorical. {AFTER_REFUSAL}"
-        )
-    return found
+def _text(text: pd.Series, column: Column | None, of_user: bool) -> pd.Series:
+    """Return text cells with None for those that mean "missing", unless they are declared as a level or a code."""
+    if column is None and not of_user:
+        return text
+    known = (*column.levels, *(column.level_codes or ())) if isinstance(column, _Levels) else ()
+    missing = MISSING_CELLS - {plain(level) for level in known if isinstance(level, str)}
+    return text.where(~text.map(plain).isin(missing), None)

@@ -21,8 +21,10 @@ class SyntheticTable(Frozen, Sourced):
     Parameters
     ----------
     frame : pandas.DataFrame, shape (row, column)
-        Rows with exactly the declared columns. They are copied in canonical form.
+        Rows with exactly the declared columns, in the form of the published schema: dates or their numbers, labels, no
+        missing codes. `Schema.conform` makes it of other rows. They are copied in canonical form.
     schema : Schema
+        Its published form (``schema.admitting("refuse")``) is kept.
     origin : str, optional
         Name of the source of the rows; "outside" by default if ``already_spent`` is passed. A release of rows of
         unknown origin (None) is not certified.
@@ -62,6 +64,7 @@ class SyntheticTable(Frozen, Sourced):
         already_spent: tuple[float, float] | None = None,
     ) -> None:
         check_schema(schema)
+        schema = schema.admitting("refuse")
         conformed = schema.conform(frame)
         self._set(
             frame=conformed,

@@ -37,6 +37,7 @@ SCHEMA = iw.Schema(
     iw.Binary("insured"),
     iw.Categorical("region", ("north", "south", "east"), missing=True),
 )
+GERMAN = iw.Schema(*SCHEMA, decimal=",")
 MODEL = "insured ~ age + region"
 
 
@@ -218,16 +219,17 @@ def drive_reading(said):
         said.fails(lambda: iw.read_table(path, SCHEMA, drop=["ages"]))
         for end in (f"{TEXT},1,{VISITS},1,north\n", f"{AGE},1,{VISITS}\n", f'{AGE},"{TEXT}\n', f"{good[9:]},{TEXT}\n"):
             path.write_text(good + end)
-            said.fails(lambda: iw.read_table(path, SCHEMA))
+            said.fails(lambda: iw.PrivateTable(iw.read_table(path, SCHEMA), SCHEMA))
         path.write_text(good + f"{TEXT},1,{VISITS},1,north\n")
         iw.read_table(path, SCHEMA, on_undeclared="missing")
         german = rows().to_csv(index=False, sep=";", decimal=",")
         for encoding in ("cp1252", "utf-16"):
-            form = {"sep": ";", "decimal": ",", "encoding": encoding}
+            form = {"sep": ";", "encoding": encoding}
             path.write_text(german, encoding=encoding)
-            iw.PrivateTable(iw.read_table(path, SCHEMA, **form), SCHEMA)
-            for wrong in ({"sep": "|"}, {"decimal": "."}, {"encoding": "utf-8" if encoding == "utf-16" else "utf-16"}):
-                said.fails(lambda form=form | wrong: iw.PrivateTable(iw.read_table(path, SCHEMA, **form), SCHEMA))
+            iw.PrivateTable(iw.read_table(path, GERMAN, **form), GERMAN)
+            said.fails(lambda form=form: iw.PrivateTable(iw.read_table(path, SCHEMA, **form), SCHEMA))
+            for wrong in ({"sep": "|"}, {"encoding": "utf-8" if encoding == "utf-16" else "utf-16"}):
+                said.fails(lambda form=form | wrong: iw.PrivateTable(iw.read_table(path, GERMAN, **form), GERMAN))
         path.write_bytes(f"{TEXT};{AGE}\n".encode() + german.encode() + f"ä;{TEXT};{VISITS}\n".encode("cp1252"))
         for option in ({}, {"keep_declared": True}, {"keep_declared": True, "user": PERSON[:6]}):
             said.fails(lambda option=option: iw.PrivateTable(iw.read_table(path, SCHEMA, sep=";", **option), SCHEMA))
@@ -628,9 +630,9 @@ def folder(tmp_path_factory):
         ("cut.csv", ("--debug",), (0, 1)),
         ("headless.csv", ("--debug",), (1, 1)),
         ("headless.csv", ("--keep-declared", "--json"), (1, 1)),
-        ("t.csv", ("--sep", ";", "--decimal", ","), (1, 1)),
-        ("german.csv", ("--sep", ";", "--decimal", ",", "--encoding", "cp1252"), (0, 1)),
-        ("german.csv", ("--sep", ";", "--decimal", ",", "--debug"), (0, 1)),
+        ("t.csv", ("--sep", ";"), (1, 1)),
+        ("german.csv", ("--sep", ";", "--encoding", "cp1252"), (0, 1)),
+        ("german.csv", ("--sep", ";", "--debug"), (0, 1)),
         ("german.csv", ("--encoding", "utf-16", "--debug"), (1, 1)),
     ],
 )

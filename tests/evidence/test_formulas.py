@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 from formulaic import Formula
 
-from iwbayes.evidence.formulas import check_formulas, model_options, model_terms, reduced
+import iwbayes as iw
+from iwbayes.evidence.formulas import check_formulas, model_options, model_terms, read_formula, reduced
 from iwbayes.evidence.terms import MAX_RAW_TERMS, check_terms, ordered_terms, raw_chunks, raw_names
 from iwbayes.models.design import build_design
 from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
@@ -145,7 +146,7 @@ FORMULAS = [
     "n ~ x*b",
     "x ~ b:c + n",
     "y ~ x:n - 1",
-    "n ~ I(x**2) + poly(n, 3)",
+    "n ~ I(x**2) + poly(x, 3)",
     "np.log1p(pay) ~ scale(x) + I((n - 2) * x / 3)",
     "y ~ (x + n + b)**2",
     "b ~ np.log1p(pay):c",
@@ -323,3 +324,22 @@ def test_an_expression_is_no_column_of_that_name():
     schema = Schema(Real("a", -1, 1), Real("b", -1, 1), Real("a + b", -1, 1), Binary("y"))
     assert model_terms("y ~ {a + b}", schema).design == {(), (0,), (1,)}
     assert model_terms("y ~ `a + b`", schema).design == {(), (2,)}
+
+
+@pytest.mark.parametrize(
+    ("formula", "match"),
+    [
+        ("y ~", "nothing on its right"), ("y ~ 0", "nothing on its right"), ("y ~ y", "must not predict"),
+        ("y ~ x + I(y**2)", "must not predict"), ("y ~ x*y", "must not predict"),
+        ("x ~ poly(x, 2)", "must not predict"), ("np.log1p(pay) ~ pay", "must not predict"),
+    ],
+)  # fmt: skip
+def test_a_formula_that_says_nothing_is_refused_before_the_budget(formula, match):
+    with pytest.raises(ValueError, match=match):
+        read_formula(formula, SCHEMA)
+    ledger = iw.Ledger(1.0, 1e-6)
+    frame = SCHEMA.decode(np.random.default_rng(1).uniform(-0.5, 0.5, (50, SCHEMA.n_features)))
+    private = iw.PrivateTable(frame, SCHEMA)
+    with pytest.raises(ValueError, match=match):
+        iw.publish(private, epsilon=1.0, delta=1e-6, for_models=[formula], ledger=ledger, progressbar=False)
+    assert ledger.spent == (0, 0)

@@ -29,7 +29,7 @@ def check(folder, table, *options, epsilon=1):
     result = CliRunner().invoke(cli.app, [str(part) for part in (*line, *options)])
     assert before == {path: path.read_bytes() for path in folder.iterdir()}, "a check writes nothing"
     assert CANARY not in result.output
-    assert all(len(line) <= 88 for line in result.stdout.splitlines())
+    assert all(len(line) <= 80 for line in result.stdout.splitlines())
     return result
 
 
@@ -48,8 +48,8 @@ def test_a_table_that_will_do_is_told_the_noise_and_charged_nothing(folder):
     assert own.events == ()
     facts = json.loads(check(folder, "t.csv", "--n", 4000, "--ledger", folder / "l", "--json").stdout)
     assert facts == {
-        "fits": True, "n_columns": 3, "absent": [], "repeated": [], "undeclared": [], "unfit": None,
-        "left": [1.0, 1e-6], "affordable": True, "noise_ratio": noise,
+        "fits": True, "n_columns": 3, "hint": "", "absent": [], "repeated": [], "undeclared": [], "unfit": None,
+        "without_codes": ["age"], "left": [1.0, 1e-6], "affordable": True, "noise_ratio": noise,
     }  # fmt: skip
 
 
@@ -86,7 +86,7 @@ def test_columns_are_compared_with_the_schema(folder):
     assert "at positions [0] (counted from 0)" in said
     assert "at positions" not in words(check(folder, "t.csv", "--keep-declared"))
     (folder / "t.csv").write_text("id;age;income;town\n")
-    assert "is --sep correct?" in words(check(folder, "t.csv"))
+    assert "pass --sep ';'." in words(check(folder, "t.csv"))
     assert check(folder, "t.csv", "--sep", ";", "--drop", "id").exit_code == 0
     assert "['day'] are not in the file" in words(check(folder, "t.csv", "--sep", ";", "--drop", "day"))
 
@@ -130,15 +130,14 @@ def test_the_bound_on_rows_is_part_of_what_must_fit(folder):
         (("--share", 2), "share must be in (0, 1)"),
         (("--delta", 0), "delta above 0"),
         (("--generator", "GAN"), "must be one of"),
-        (("--n-synthetic", 0), "n_synthetic must be"),
+        (("--n-synthetic", 0), "--n-synthetic must be"),
         (("--n", -3), "n must be"),
         (("--adjacency", "add"), "adjacency must be one of"),
         (("--for-model", "zz ~ age"), "got ['zz']"),
         (("--drop", "age"), "columns that the schema declares"),
         (("--sep", "ab"), "sep must be one character"),
         (("--encoding", "klingon"), "encoding must be a Python text encoding"),
-        (("--decimal", ","), "decimal must be"),
-        (("--on-undeclared", "no"), "on_undeclared must be"),
+        (("--on-undeclared", "no"), "--on-undeclared must be"),
         (("--user", "age", "--rows-per-user", "2,1"), "grid must be increasing"),
         (("-o", "absent/r.iwb"), "does not exist. Create it first"),
     ],
@@ -171,3 +170,43 @@ def test_a_look_and_a_number_come_with_a_check(folder):
         assert result.exit_code == 2 and more[0] in result.stderr
     assert CliRunner().invoke(cli.app, line).exit_code == 2
     assert not (folder / "r.iwb").exists()
+
+
+def test_columns_without_missing_codes_are_listed(folder):
+    columns = [
+        iw.Real("age", 18, 90), iw.Integer("n", 0, 9, missing_codes=[-1]), iw.Real("x", 0, 1, outside="missing"),
+        iw.Date("day", "2010-01-01", "2011-01-01"), iw.Binary("income"),
+    ]  # fmt: skip
+    (folder / "s.toml").write_text(iw.Schema(*columns).to_toml(), encoding="utf-8")
+    (folder / "t.csv").write_text("age,n,x,day,income\n")
+    said = words(check(folder, "t.csv"))
+    assert "missing codes: none are declared for the numbers in ['age', 'day']" in said
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        ("age;income;town", "The header is one column with ';' in it: pass --sep ';'."),
+        ("Age,income, town", "differ from them only in case or blanks, at positions 0, 2 (counted from 0)"),
+    ],
+)
+def test_names_that_almost_fit_are_explained(folder, header, said):
+    (folder / "t.csv").write_text(header + "\n")
+    result = check(folder, "t.csv")
+    assert result.exit_code == 1 and said in words(result)
+    with pytest.raises(ValueError, match="sep=';'" if ";" in header else "only in case or blanks"):
+        iw.read_table(folder / "t.csv", SCHEMA)
+
+
+def test_a_derived_column_may_be_absent_and_look_tries_the_rules(folder):
+    schema = iw.Schema(
+        iw.Real("a", 0, 9), iw.Real("b", 0, 9), iw.Real("total", 0, 18), derived={"total": "a + b"}, rules=["a <= b"]
+    )
+    (folder / "s.toml").write_text(schema.to_toml(), encoding="utf-8")
+    for header in ("a,b", "a,b,total"):
+        (folder / "t.csv").write_text(header + "\n")
+        assert check(folder, "t.csv").exit_code == 0
+    for cells, unfit in (("1,2,3", []), ("2,1,3", ["rules"]), ("1,2,9", ["rules"]), ("x,2,3", ["a"])):
+        (folder / "t.csv").write_text(f"a,b,total\n{cells}\n")
+        result = check(folder, "t.csv", "--look", "--json")
+        assert json.loads(result.stdout)["unfit"] == unfit

@@ -144,10 +144,12 @@ def test_publish_tells_beforehand_what_is_not_measured(folder, tmp_path):
     expected = plan(Schema.from_toml(folder / "s.toml"), 600, **options)
     assert expected.terms in ("linear", "squares")
     result = run("publish", folder / "t.csv", "-s", folder / "s.toml", "--delta", 1e-6, *line)
-    assert result.stderr.splitlines()[0].endswith(f"within the target of 0.5. {expected.advice}")
+    said = result.stderr.splitlines()[0].replace("--for-model", "for_models")
+    assert said.endswith(f"within the target of 0.5. {expected.advice}")
     assert expected.advice.endswith(
         "are not measured, so few regressions will be calibrated. Name your regressions in for_models."
     )
+    assert "in --for-model." in result.stderr  # as the command line calls it
 
 
 @pytest.mark.filterwarnings("default::iwbayes.utils.warnings.PrivacyWarning")
@@ -262,7 +264,7 @@ def test_force_replaces(folder, tmp_path):
         (("--delta", 2), "delta must be in [0, 1)"),
         (("--delta", 0), "delta above 0"),
         (("--share", 1.5), "share must be in (0, 1)"),
-        (("--n-synthetic", 0), "n_synthetic must be"),
+        (("--n-synthetic", 0), "--n-synthetic must be"),
         (("--adjacency", "add-one"), "adjacency must be one of"),
     ],
 )
@@ -328,7 +330,7 @@ def test_a_table_is_published_by_the_template_as_it_is(tmp_path):
     result = publish(tmp_path, "t.csv", "-o", tmp_path / "r.iwb", "--n-synthetic", 200)
     assert result.exit_code == 0, result.stderr
     synthetic = load(tmp_path / "r.iwb").synthetic
-    assert synthetic.schema == Schema.from_toml(tmp_path / "s.toml")
+    assert synthetic.schema == Schema.from_toml(tmp_path / "s.toml").admitting("refuse")
     assert synthetic.frame["visit"].between(0, 119).all()
     assert CliRunner().invoke(cli.app, ["inspect", str(tmp_path / "r.iwb")]).exit_code == 0
 
@@ -341,7 +343,11 @@ def test_a_table_is_published_by_the_template_as_it_is(tmp_path):
             ('levels = ["north", "south", "east", "west"]', ""),
             "'region' of type 'categorical': the key 'levels' is missing",
         ),
-        (("transform =", "transfrom ="), "Its keys are type, name, lower, upper, transform, missing."),
+        (
+            ("transform =", "transfrom ="),
+            "Its keys are type, name, lower, upper, transform, missing, missing_codes, outside, heaps, "
+            "decimal, thousands, symbols.",
+        ),
         (('name = "insured"', ""), "a column of type 'binary': the key 'name' is missing. Its keys are"),
         (("lower = 18 ", 'lower = "18" '), "bounds must be numbers; got str.\n"),
         (("first = 2010-01-01 ", "first = 2010 "), "first must be a date or ISO text such as '2010-01-31'"),
@@ -693,8 +699,10 @@ def test_cells_that_do_not_fit_are_published_as_the_option_says(folder, tmp_path
     wrong = frame.astype(object)
     wrong.iloc[3] = CANARY
     wrong.to_csv(tmp_path / "t.csv", index=False)
-    refusal = failed(publish(tmp_path, "t.csv", *output, "-f"), "do not change the schema because of this message")
-    assert 'on_undeclared="missing" or "other", chosen before reading' in refusal.stderr
+    refusal = failed(
+        publish(tmp_path, "t.csv", *output, "-f"), "do not change bounds or levels because of this message"
+    )
+    assert "--on-undeclared missing or other, chosen before reading" in refusal.stderr
     result = publish(tmp_path, "t.csv", *output, "-f", "--on-undeclared", option)
     assert result.exit_code == 0 and CANARY not in result.output
     second = load(tmp_path / "r.iwb")
@@ -750,8 +758,7 @@ def test_a_blank_line_among_rows_is_refused(tmp_path, suffix):
     assert len(read_table(tmp_path / "ends.csv", schema)) == 2
 
 
-def test_short_rows_are_found_in_every_block(tmp_path, monkeypatch):
-    monkeypatch.setattr("iwbayes.tables.read_table._ROWS_AT_ONCE", 2)
+def test_short_rows_are_found_at_the_end(tmp_path):
     path, schema = tmp_path / "t.csv", Schema(Real("x", 0, 1), Integer("y", 0, 1, missing=True))
     path.write_text("x,y\n" + "0.1,1\n" * 5)
     assert len(read_table(path, schema)) == 5
@@ -787,8 +794,10 @@ def test_files_of_other_formats_are_published(folder, tmp_path, sep):
     schema, frame = Schema.from_toml(folder / "s.toml"), pd.read_csv(folder / "t.csv")
     frame = frame.assign(id=CANARY, who=[f"p{place // 2}" for place in range(len(frame))])
     settings = {"sep": sep.replace("\\t", "\t"), "decimal": ",", "encoding": "cp1252"}
+    (tmp_path / "s.toml").write_text('decimal = ","\n\n' + schema.to_toml())
     frame.to_csv(tmp_path / "t.csv", index=False, **settings)
-    options = ("-o", tmp_path / "r.iwb", "--n-synthetic", 50, "--sep", sep, "--decimal", ",", "--encoding", "cp1252")
+    options = ("-o", tmp_path / "r.iwb", "--n-synthetic", 50, "--sep", sep, "--encoding", "cp1252")
+    folder = tmp_path
     failed(publish(folder, tmp_path / "t.csv", *options), "columns that the schema does not declare")
     users = ("--user", "who", "--rows-per-user", "1,2")
     for more in ((), users):
@@ -1027,3 +1036,39 @@ def test_help_loads_nothing_heavy():
 
 def test_locals_are_never_shown():
     assert cli.app.pretty_exceptions_show_locals is False
+
+
+# --- messages in the words of the command line
+
+
+@pytest.mark.parametrize("command", ["", "schema", "plan", "publish", "ledger", "inspect", "fit", "report", "demo"])
+def test_help_has_a_short_option_and_fits_a_terminal(command):
+    long, short = (run(*([command] if command else []), option) for option in ("--help", "-h"))
+    assert short.exit_code == 0 and short.stdout == long.stdout and short.stdout.startswith("Usage")
+    assert all(len(line) <= 80 for line in short.stdout.splitlines())
+
+
+def test_the_template_fits_a_terminal_and_is_a_schema_with_a_mark_of_bytes(tmp_path):
+    text = run("schema").stdout
+    assert all(len(line) <= 80 for line in text.splitlines()) and "missing_codes" in text
+    (tmp_path / "s.toml").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    result = run("schema", tmp_path / "s.toml")
+    assert result.exit_code == 0 and "age" in result.stdout
+    assert all(len(line) <= 80 for line in result.stdout.splitlines())
+    assert Schema.from_toml(tmp_path / "s.toml") == Schema.from_toml(text)
+
+
+def test_options_have_the_names_of_the_command_line(folder, tmp_path):
+    text = (folder / "t.csv").read_text()
+    (tmp_path / "semicolons.csv").write_text(text.replace(",", ";"))
+    (tmp_path / "wrong.csv").write_text(text + text.split("\n")[1].replace(".", "x") + "\n")
+    schema = (folder / "s.toml").read_text()
+    (tmp_path / "s.toml").write_text(schema)
+    said = {
+        "semicolons.csv": "pass --sep ';'",
+        "wrong.csv": "use --on-undeclared missing or other, chosen before reading the rows",
+    }
+    for name, expected in said.items():
+        result = publish(tmp_path, name, "-o", tmp_path / "r.iwb")
+        failed(result, expected)
+        assert "on_undeclared" not in result.stderr and "sep=" not in result.stderr

@@ -102,7 +102,7 @@ def test_what_is_wrong_with_a_folder_is_said_before_a_cell_is_read(folder, monke
     output = ("-o", folder / "r.iwb", "--ledger", folder / "l")
     failed(publish(folder, "parts", *output), "--n-synthetic is required for a folder")
     output = (*output, "--n-synthetic", 50)
-    failed(publish(folder, "parts", *output, "--sep", ";"), "sep, encoding and decimal are for CSV files")
+    failed(publish(folder, "parts", *output, "--sep", ";"), "--sep and --encoding are for CSV files")
     failed(publish(folder, "parts", *output, "--drop", "who"), "['who'] are not. Correct")
     failed(publish(folder, "visits", *output), "columns that the schema does not declare")
     inside = ("-o", folder / "parts" / "0.parquet", "-f", "--n-synthetic", 50)

@@ -452,7 +452,7 @@ def test_levels_may_be_given(private):
     np.testing.assert_array_equal(table.frame["y"], wanted)
     with pytest.raises(ValueError, match="one level per row, so 500 levels; got 3"):
         fitted.sample(500, condition=[0, 1, 1])
-    with pytest.raises(ValueError, match="outside its declared"):
+    with pytest.raises(ValueError, match="its declared levels"):
         fitted.sample(2, condition=[0, 7])
     with pytest.raises(ValueError, match="must be None, because this GAN was trained without one"):
         quick(iw.paper.GAN).fit(private, free(), **BUDGET).sample(2, condition=[0, 1])

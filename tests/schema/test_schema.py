@@ -97,7 +97,7 @@ def a_table(draw, schema: Schema) -> pd.DataFrame:
 @st.composite
 def tables(draw):
     schema = draw(schemas())
-    return schema, schema.conform(a_table(draw, schema))
+    return schema, schema.admitting("refuse").conform(a_table(draw, schema))
 
 
 # --- round trips
@@ -117,7 +117,7 @@ def test_conform_is_canonical_and_idempotent(case):
         else:
             assert isinstance(dtype, pd.CategoricalDtype) and not dtype.ordered
             assert tuple(dtype.categories) == column.levels
-    pd.testing.assert_frame_equal(schema.conform(frame), frame)
+    pd.testing.assert_frame_equal(schema.admitting("refuse").conform(frame), frame)
 
 
 @quick
@@ -172,7 +172,7 @@ def test_toml_and_dict_round_trips(schema):
 def test_any_array_decodes_to_a_canonical_table(schema, data):
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     frame = schema.decode(rng.normal(0, 2, (5, schema.n_features)))
-    pd.testing.assert_frame_equal(schema.conform(frame), frame)
+    pd.testing.assert_frame_equal(schema.admitting("refuse").conform(frame), frame)
 
 
 @quick
@@ -285,24 +285,23 @@ GOOD = {"weight": [0.1, 0.2], "seeds": [1, 2], "ripe": [0, 1], "kind": ["apple",
 REFUSED = {
     "absent column": ({"seeds": None}, ValueError, r"lacks.*'seeds'.*leave them out"),
     "unknown column": ({"colour": ["red", "blue"]}, ValueError, r"positions \[4\].*declare"),
-    "level": ({"kind": ["apple", "plum"]}, ValueError, r"'kind'.*outside its declared.*Declare every level"),
-    "level of another type": ({"kind": [1, 2]}, ValueError, r"'kind'.*outside its declared"),
-    "binary level": ({"ripe": [0, 2]}, ValueError, r"'ripe'.*outside its declared"),
-    "text in a real": ({"weight": ["a", "b"]}, TypeError, r"'weight' must be numeric.*to_numeric"),
-    "text in an integer": ({"seeds": ["1", "2"]}, TypeError, r"'seeds' must be numeric"),
-    "truth in a real": ({"weight": [True, False]}, TypeError, r"'weight' must be numeric"),
-    "nullable truth": ({"seeds": pd.array([True, None], dtype="boolean")}, TypeError, r"'seeds' must be numeric"),
-    "complex": ({"weight": [1j, 2j]}, TypeError, r"'weight' must be numeric"),
-    "dates": ({"weight": pd.to_datetime(["2020-01-01", "2020-01-02"])}, TypeError, r"'weight' must be numeric"),
-    "durations": ({"seeds": pd.to_timedelta([1, 2], unit="s")}, TypeError, r"'seeds' must be numeric"),
-    "fractions": ({"seeds": [1.5, 2.0]}, ValueError, r"'seeds'.*Integer.*fractional values.*declare it Real"),
-    "infinite": ({"weight": [np.inf, 0.1]}, ValueError, r"'weight' has infinite.*Replace"),
-    "minus infinite": ({"seeds": [-np.inf, 1]}, ValueError, r"'seeds' has infinite.*Replace"),
+    "level": ({"kind": ["apple", "plum"]}, ValueError, r"'kind'.*do not fit: it takes its declared levels"),
+    "level of another type": ({"kind": [1, 2]}, ValueError, r"'kind'.*declared levels"),
+    "binary level": ({"ripe": [0, 2]}, ValueError, r"'ripe'.*declared levels"),
+    "text in a real": ({"weight": ["a", "b"]}, ValueError, r"'weight'.*takes finite numbers.*decimal, thousands"),
+    "text in an integer": ({"seeds": ["1", "2x"]}, ValueError, r"'seeds'.*whole numbers"),
+    "nullable truth": ({"seeds": pd.array([True, None], dtype="boolean")}, ValueError, r"'seeds' has missing"),
+    "complex": ({"weight": [1j, 2j]}, ValueError, r"'weight'.*finite numbers"),
+    "dates": ({"weight": pd.to_datetime(["2020-01-01", "2020-01-02"])}, ValueError, r"'weight'.*finite numbers"),
+    "durations": ({"seeds": pd.to_timedelta([1, 2], unit="s")}, ValueError, r"'seeds'.*whole numbers"),
+    "fractions": ({"seeds": [1.5, 2.0]}, ValueError, r"'seeds'.*whole numbers, no fractions"),
+    "infinite": ({"weight": [np.inf, 0.1]}, ValueError, r"'weight'.*finite numbers"),
+    "minus infinite": ({"seeds": [-np.inf, 1]}, ValueError, r"'seeds'.*whole numbers"),
     "missing real": ({"weight": [np.nan, 0.1]}, ValueError, r"'weight' has missing.*missing=True"),
     "missing integer": ({"seeds": pd.array([1, None], dtype="Int64")}, ValueError, r"'seeds' has missing"),
     "missing binary": ({"ripe": [np.nan, 1]}, ValueError, r"'ripe' has missing"),
     "missing level": ({"kind": ["apple", None]}, ValueError, r"'kind' has missing"),
-    "lists": ({"kind": [["apple"], ["pear"]]}, TypeError, r"'kind'"),
+    "lists": ({"kind": [["apple"], ["pear"]]}, ValueError, r"'kind'"),
     "empty": ({name: [] for name in GOOD}, ValueError, "no rows"),
 }
 
@@ -453,7 +452,7 @@ def test_truth_values_are_zeros_and_ones(dtype):
     assert Binary("a").conform(values).tolist() == [1, 0, 1]
     assert Binary("a", (1, 0)).conform(values).tolist() == [1, 0, 1]
     assert Binary("a", (True, False)).conform(pd.Series([1, 0, 1], dtype=object)).tolist() == [True, False, True]
-    with pytest.raises(ValueError, match="outside its declared str levels"):
+    with pytest.raises(ValueError, match="its declared levels"):
         Binary("a", ("no", "yes")).conform(values)
-    with pytest.raises(ValueError, match="outside its declared int levels"):
+    with pytest.raises(ValueError, match="its declared levels"):
         Categorical("a", (0, 2, 3)).conform(values)

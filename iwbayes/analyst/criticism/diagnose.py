@@ -22,7 +22,7 @@ from iwbayes.models.families import FAMILIES
 from iwbayes.release import Release
 from iwbayes.release.statement import PrivacyStatement
 from iwbayes.release.weights import kish_ess
-from iwbayes.tables.reference_levels import RARE_SHARE, rare_references
+from iwbayes.tables.released_columns import MOSTLY, RARE_SHARE, empty_columns, rare_references
 from iwbayes.utils.psis import psislw
 
 
@@ -51,6 +51,7 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
         - ``rehearsals`` and ``failed_refits``, if intervals come from rehearsals: their number, and the share in which
           the model could not be fitted.
         - ``reference_level of <column>``: weighted share of a rare level with which other levels are compared.
+        - ``emptiness of <column>``: weighted share of rows in which a column is missing, or "other", if most are.
         - ``nonquadraticity``, for models with hyperparameters: standard deviation, over the weighted posterior, of the
           difference between the log likelihood and its quadratic approximation.
         - ``ess``: Kish's effective number of weighted rows; it must exceed four per feature of the tilt. ``pareto_k``,
@@ -99,6 +100,8 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
         # a regression compares other levels with the first one
         for one in rare_references(release.synthetic, release.weights.values, names):
             checks.append(Check(f"reference_level of {one.column}", one.share, RARE_SHARE, "warn", one.text, ">"))
+    for one in empty_columns(release.synthetic, release.weights.values):
+        checks.append(Check(f"emptiness of {one.column}", one.share, MOSTLY, "warn", one.text))
     facts = weight_facts(release, ReleasedTilt.of(release)) if record is None else record.attrs
     of_weights = _weights(facts, release, scale=has_scale, alone=record is None)
     if record is not None and record.attrs["method"] == "rehearsals":

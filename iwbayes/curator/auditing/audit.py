@@ -213,7 +213,7 @@ def opposite_corners(schema: Schema, n: int) -> tuple[SyntheticTable, SyntheticT
     ([18.0, 18.0, 18.0], [90.0, 18.0, 18.0])
     """
     n = checks.whole("n", n)
-    columns: Iterable[Any] = schema  # of either kind
+    columns: Iterable[Any] = schema.generated  # of either kind
     ends = {c.name: (c.levels[0], c.levels[-1]) if hasattr(c, "levels") else (c.lower, c.upper) for c in columns}
     first = pd.DataFrame({name: [low] * n for name, (low, _) in ends.items()})
     second = pd.DataFrame({name: [high] + [low] * (n - 1) for name, (low, high) in ends.items()})

@@ -27,7 +27,7 @@ from iwbayes.curator.weight_providers.provider import OpenFit
 from iwbayes.curator.weight_providers.score_stages import ScoreStages
 from iwbayes.evidence import FeatureMap
 from iwbayes.evidence.formulas import check_formulas, model_options
-from iwbayes.evidence.measurement import MEAN_OF_FEATURES, NOISE_TARGET, TEST_OF_FIT
+from iwbayes.evidence.measurement import DIRECTIONS, MEAN_OF_FEATURES, NOISE_TARGET, TEST_OF_FIT
 from iwbayes.evidence.scores import ScoreMap, ScoreModel
 from iwbayes.evidence.terms import MAX_RAW_TERMS, TERMS, Terms, count_raw_terms
 from iwbayes.evidence.unmeasured import held_back_features, next_terms, number_held_back
@@ -293,7 +293,7 @@ class TiltWeights(Tilt):
         for (name, terms), directions in product(options, most):
             features = FeatureMap.whitened(synthetic, terms, order=order, shares=shares, most=directions)
             if directions:
-                name = f"{features.n_coordinates} principal directions"
+                name = f"{features.n_coordinates} {DIRECTIONS}"
             design = TiltDesign(features, self._noise_sd(features, facts, epsilon, delta), name)
             if design.noise_ratio <= NOISE_TARGET:
                 break

@@ -168,7 +168,9 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
         heads, shape = Heads(schema, self._condition), self.image_shape
         if shape is not None:
             pixels = list(schema)[: math.prod(shape)]
-            if len(pixels) < math.prod(shape) or not all(isinstance(c, Real) and not c.missing for c in pixels):
+            if len(pixels) < math.prod(shape) or not all(
+                isinstance(c, Real) and len(c.feature_names) == 1 for c in pixels
+            ):
                 raise ValueError(
                     f"image_shape {shape} needs {math.prod(shape)} Real columns without missing cells as the first "
                     f"columns of the schema. Put the pixels first, row by row."
@@ -181,7 +183,7 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
         share = getattr(self, "condition_share", 0.0) if self._condition is not None else 0.0
         return share * epsilon, epsilon - share * epsilon
 
-    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
+    def _events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
         """Return the events that `fit` will charge to the ledger."""
         epsilon, delta = check_budget(epsilon, delta)
         _ = self._architecture(facts.schema)
@@ -206,7 +208,7 @@ class Adversarial(LedgerFit[FittedGAN | FittedWassersteinGAN]):
 
         device, architecture = working_device(self.device), self._architecture(facts.schema)
         own = torch.from_numpy(facts.schema.encode(private.frame).astype(np.float32)).to(device)
-        events = self.events(facts, epsilon=epsilon, delta=delta)
+        events = self._events(facts, epsilon=epsilon, delta=delta)
         distribution = None
         if self._condition is not None:
             distribution = condition_distribution(private, self._condition, ledger, facts, events[0])

@@ -11,7 +11,8 @@ import numpy as np
 
 from iwbayes.paper.dpsgd.row_gradients import import_torch
 from iwbayes.schema import Schema
-from iwbayes.schema.columns import Column, _Levels, _Whole
+from iwbayes.schema.columns import Column, _Whole
+from iwbayes.schema.levels import _Levels
 from iwbayes.utils.arrays import Array, IntArray
 
 if TYPE_CHECKING:
@@ -33,13 +34,13 @@ class Block:
     """One softmax of a generator: it chooses values for some encoded features.
 
     ``indices`` are the features that it sets. ``values`` are the feature values of each choice, shape (choice,
-    feature). ``bias`` are the logits before training, shape (choice,).
+    feature), with that of ``number`` last if there is one. ``bias`` are the logits before training, shape (choice,).
     """
 
     indices: tuple[int, ...]
     values: Array = field(repr=False)
     bias: Array = field(repr=False)
-    #: Numeric feature that is set to zero if the last choice (a missing cell) is drawn; None if there is none.
+    #: Numeric feature that each choice but the first sets to its last value; None if there is none.
     number: int | None = None
 
     @property
@@ -53,7 +54,7 @@ def _block(column: Column, values: Array, start: int, number: int | None = None)
     bias = np.zeros(len(values))
     if column.missing:
         bias[-1] = math.log(MISSING_START / (1 - MISSING_START) * (len(values) - 1))
-    return Block(tuple(range(start, start + values.shape[1])), values, bias, number)
+    return Block(tuple(range(start, start + values.shape[1] - (number is not None))), values, bias, number)
 
 
 def _choices(column: Column) -> Array | None:
@@ -62,10 +63,8 @@ def _choices(column: Column) -> Array | None:
         codes = np.arange(len(column.levels) + int(column.missing))
         return column.encode(column.from_codes(np.where(codes == len(column.levels), -1, codes)))
     if isinstance(column, _Whole) and column.upper - column.lower < MOST_VALUES:
-        values = np.linspace(-0.5, 0.5, column.upper - column.lower + 1)[:, None]
-        if not column.missing:
-            return values
-        return np.vstack([np.column_stack([values, np.zeros(len(values))]), [[0.0, 1.0]]])
+        numbers = np.arange(column.lower, column.upper + 1, dtype=np.float64)
+        return column.encode(column.canonical(np.append(numbers, np.nan) if column.missing else numbers))
     return None
 
 
@@ -107,14 +106,15 @@ class Heads:
 
     @cached_property
     def _softmaxes(self) -> dict[str, Block]:
-        """Softmax of each column that has one: over its levels, its few values, or whether a number is missing."""
+        """Softmax of each column that has one: over its levels, its few values, or whether it is a heap or missing."""
         found = {}
         for column in self.schema:
             choices, start = _choices(column), self._starts[column.name]
             if choices is not None:
                 found[column.name] = _block(column, choices, start)
-            elif column.missing:
-                found[column.name] = _block(column, np.array([[0.0], [1.0]]), start + 1, number=start)
+            elif len(column.feature_names) > 1:
+                apart = np.vstack([np.zeros(len(column.feature_names)), column.corners[2:]])
+                found[column.name] = _block(column, np.roll(apart, -1, axis=1), start + 1, number=start)
         return found
 
     @cached_property
@@ -144,17 +144,18 @@ class Heads:
 
     @cached_property
     def _table(self) -> tuple[Array, Array]:
-        """Features that each choice sets, and numbers that it sets to zero. The condition's choices come last."""
+        """Features that each choice sets, and numbers that it replaces. The condition's choices come last."""
         blocks = self.blocks if self.condition is None else (*self.blocks, self._softmaxes[self.condition])
         table = np.zeros((sum(block.size for block in blocks), self.schema.n_features))
-        zeroed = np.zeros((len(table), len(self.numbers)))
+        replaced = np.zeros((len(table), len(self.numbers)))
         row = 0
         for block in blocks:
-            table[row : row + block.size, block.indices] = block.values
-            row += block.size
+            table[row : row + block.size, block.indices] = block.values[:, : len(block.indices)]
             if block.number is not None:
-                zeroed[row - 1, self.numbers.index(block.number)] = 1.0
-        return table[:, self._others], zeroed
+                table[row : row + block.size, block.number] = block.values[:, -1]
+                replaced[row + 1 : row + block.size, self.numbers.index(block.number)] = 1.0
+            row += block.size
+        return table[:, [*self.numbers, *self._others]], replaced
 
     @cached_property
     def _others(self) -> list[int]:
@@ -178,11 +179,12 @@ class Heads:
         if not chosen:
             return scaled  # without choices, the numbers already follow the schema's order
         choices = torch.cat(chosen, dim=1)
-        table, zeroed = (torch.as_tensor(t, dtype=raw.dtype, device=raw.device) for t in self._table)
-        if zeroed.any():
-            scaled = scaled * (1 - choices @ zeroed)
+        table, replaced = (torch.as_tensor(t, dtype=raw.dtype, device=raw.device) for t in self._table)
+        chosen_numbers, others = torch.split(choices @ table, [scaled.shape[1], len(self._others)], dim=1)
+        if replaced.any():
+            scaled = scaled * (1 - choices @ replaced) + chosen_numbers
         order = np.argsort([*self.numbers, *self._others])
-        return torch.cat([scaled, choices @ table], dim=1)[:, torch.from_numpy(order).to(raw.device)]
+        return torch.cat([scaled, others], dim=1)[:, torch.from_numpy(order).to(raw.device)]
 
 
 def _straight_through(noisy_logits: Tensor) -> Tensor:

@@ -161,7 +161,7 @@ class PATEGAN(LedgerFit["FittedPATEGAN"]):
         )  # fmt: skip
         check_positive(self, "generator_rate", "student_rate")
 
-    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
+    def _events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
         """Return the event that `fit` will charge to the ledger: all votes, as one event with many uses.
 
         ValueError if there are more teachers than rows (or users).
@@ -182,7 +182,7 @@ class PATEGAN(LedgerFit["FittedPATEGAN"]):
         from iwbayes.paper.pate.pate_training import PATETraining, PATETrainingSettings
         from iwbayes.paper.pate.teachers import NoisyVotes, Teachers, assign
 
-        (event,) = self.events(facts, epsilon=epsilon, delta=delta)
+        (event,) = self._events(facts, epsilon=epsilon, delta=delta)
         noise, rng = ledger.charge(event), np.random.default_rng(self.random_seed)
         n_teachers, n_owners = self._n_teachers(facts), facts.n_users or facts.n_private
         # the less information all votes carry together, the slower the generator learns

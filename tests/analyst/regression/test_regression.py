@@ -145,7 +145,7 @@ def test_columns_of_zeros_get_no_coefficient():
         ("b ~ a | d", "bernoulli", "one right-hand side"),
         ("b ~ a +* d", "bernoulli", "cannot be read"),
         ("np.log(a) ~ d", "poisson", "must be a column of the schema; got .* for an expression"),
-        ("b ~ 0", "bernoulli", "at least one column"),
+        ("b ~ 0", "bernoulli", "nothing on its right"),
         ("c ~ a", "bernoulli", "Use family='categorical'"),
         ("b ~ a", "probit", "family must be one of"),
         ("b ~ I(a / 10)", "bernoulli", r"must not contain '/'.*got 'I\(a / 10\)'.*Write a division as a product"),

@@ -259,7 +259,7 @@ def test_an_amount_that_is_mostly_zero_stays_so():
 
 def test_groups_hold_about_equal_mass_and_keep_missing_cells_apart():
     mass = np.array([50.0, 1, 1, 1, 1, 1, 25, 20, 7])
-    groups = Groups.by_mass(mass, 4, missing=True)
+    groups = Groups.by_mass(mass, 4, n_apart=1)
     assert groups.of[0] == 0 and (groups.of[:-1] == 0).sum() == 1  # a heavy bin stands alone
     assert groups.of[-1] == groups.size - 1 and (groups.of == groups.size - 1).sum() == 1
     drawn = groups.bins(np.repeat(np.arange(groups.size), 20_000), np.random.default_rng(10))

@@ -97,10 +97,10 @@ class AIM(MarginalModel):
             )
         object.__setattr__(self, "workload", sets)
 
-    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
+    def _events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
         """Return the events that `fit` will charge. Raise an error if the workload or the columns are too large."""
         self._candidates(facts.schema)
-        return super().events(facts, epsilon=epsilon, delta=delta)
+        return super()._events(facts, epsilon=epsilon, delta=delta)
 
     def _n_selections(self, facts: PublicFacts, epsilon: float, delta: float) -> int:
         return self.rounds or default_rounds(facts, epsilon, delta)

@@ -106,12 +106,12 @@ class MarginalModel(LedgerFit[FittedNetwork]):
 
     max_bins: int
 
-    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
+    def _events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
         """Return the events that `fit` will charge."""
-        return self._events(self._shares(facts, *check_budget(epsilon, delta)), len(facts.schema))
+        return self._counted(self._shares(facts, *check_budget(epsilon, delta)), len(facts.schema))
 
     @classmethod
-    def _events(cls, shares: Shares, n_columns: int) -> tuple[Event, ...]:
+    def _counted(cls, shares: Shares, n_columns: int) -> tuple[Event, ...]:
         columns = count_event(f"{cls._name} columns", *shares.columns, n_columns)
         if not shares.n_selections:
             return (columns,)
@@ -137,7 +137,7 @@ class MarginalModel(LedgerFit[FittedNetwork]):
     @lru_cache(maxsize=256)
     def _scale(cls, n_columns: int, n: int, epsilon: float, delta: float) -> float:
         """Return the largest factor of the budget for which all events together cost at most the budget."""
-        return largest_scale(lambda t: cls._events(cls._split(t * epsilon, delta, n), n_columns), epsilon, delta)
+        return largest_scale(lambda t: cls._counted(cls._split(t * epsilon, delta, n), n_columns), epsilon, delta)
 
     def _learn(
         self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float

@@ -127,7 +127,7 @@ class BayesNet(LedgerFit["FittedNetwork"]):
         own, tables = gaussian_parts(rest, delta, (bins / rest, 1 - bins / rest))
         return _Shares(own, selection, tables)
 
-    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
+    def _events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
         """Return the events that `fit` will charge to the ledger."""
         schema = facts.schema
         epsilon, delta = check_budget(epsilon, delta)

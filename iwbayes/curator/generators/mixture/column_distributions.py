@@ -19,7 +19,8 @@ import pandas as pd
 from scipy.special import expit, gammaln, log_expit, log_softmax, logit, ndtr, ndtri, softmax
 
 from iwbayes.curator.generators.tables.bins import Codes, ColumnBins, draw_codes
-from iwbayes.schema.columns import Real, _Levels, _Whole
+from iwbayes.schema.columns import Real, _Whole
+from iwbayes.schema.levels import _Levels
 from iwbayes.utils.arrays import Array
 
 #: Map from gradients by probabilities (component, code) to gradients by parameters (component, parameter).
@@ -98,10 +99,10 @@ class LevelFamily:
 
 @dataclass(frozen=True)
 class _NumericFamily:
-    """Shared part of numeric families. A cell follows the distribution, equals a bound (an atom), or is missing.
+    """Shared part of numeric families. A cell follows the distribution, equals a bound (atom) or a heap, or is missing.
 
-    The first parameters are the logits of the outcomes, in the order: distribution, lower bound, upper bound, missing;
-    none if the distribution is the only outcome.
+    The first parameters are the logits of the outcomes, in the order: distribution, lower bound, upper bound, heaps,
+    missing; none if the distribution is the only outcome.
     """
 
     n_own: ClassVar[int]  # parameters of the distribution: a location and, if 2, the log of a standard deviation
@@ -123,17 +124,19 @@ class _NumericFamily:
     @property
     def kind(self) -> tuple[str | int, ...]:
         width = self.column.upper - self.column.lower if isinstance(self.column, _Whole) else 0
-        return type(self).__name__, *self.atoms, self.column.missing, self.bins.n_present, width
+        return type(self).__name__, *self.atoms, self.bins.n_apart, self.column.missing, self.bins.n_present, width
 
     @cached_property
     def _others(self) -> list[tuple[int, float, str]]:
         """Code, value and name of each outcome except the distribution."""
+        n, heaps = self.bins.n_present, self.bins.heaps
         known = (
             (0, float(self.column.lower), "at_lower"),
-            (self.bins.n_present - 1, float(self.column.upper), "at_upper"),
+            (n - 1, float(self.column.upper), "at_upper"),
+            *((n + index, float(heap), f"at_{heap:g}") for index, heap in enumerate(heaps)),
             (-1, np.nan, "missing"),
         )
-        return list(compress(known, (*self.atoms, self.column.missing)))
+        return list(compress(known, (*self.atoms, *(True for _ in heaps), self.column.missing)))
 
     @cached_property
     def _codes(self) -> list[int]:
@@ -221,7 +224,7 @@ class _NumericFamily:
             outcome = draw_codes(softmax(theta[:, : self.n_outcomes], axis=1), component, rng)
             values = np.array([0.0, *(value for _, value, _ in self._others)])
             numbers = np.where(outcome > 0, values[outcome], numbers)
-        return self.column.conform(pd.Series(numbers, name=self.column.name))
+        return self.column.canonical(np.clip(numbers, self.column.lower, self.column.upper))
 
     def natural(self, theta: Array) -> dict[str, Array]:
         logits, own = np.split(theta, [self.n_outcomes], axis=-1)

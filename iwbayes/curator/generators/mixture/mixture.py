@@ -127,7 +127,7 @@ class Mixture(LedgerFit["FittedMixture"]):
         """Whether `fit` accepts delta 0. With delta above 0, counts get Gaussian noise."""
         return self.method == "moments"
 
-    def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
+    def _events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
         """Return the events that `fit` will charge to the ledger."""
         epsilon, delta = check_budget(epsilon, delta)
         if self.method == "variational":

@@ -151,11 +151,11 @@ def release(
 
 
 def group_codes(bins: ColumnBins, distribution: Array, n_groups: int) -> Codes:
-    """Group the codes of a column: bins to about equal mass, or the rarest levels. Missing cells stay separate."""
+    """Group the codes of a column: bins to about equal mass, or rare levels. Heaps and missing cells stay separate."""
     if bins.n_present <= n_groups:
         return np.arange(bins.size)
     if is_numeric(bins.column):
-        return Groups.by_mass(distribution, n_groups, bins.column.missing).of
+        return Groups.by_mass(distribution, n_groups, bins.n_apart).of
     kept = np.sort(np.argsort(-distribution[: bins.n_present], kind="stable")[: n_groups - 1])
     group = np.full(bins.size, len(kept))
     group[kept] = np.arange(len(kept))

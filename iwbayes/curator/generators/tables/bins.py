@@ -20,7 +20,7 @@ CLEARLY = 3.0  # a bound is a spike if its count exceeds the expected one by thi
 
 @dataclass(frozen=True)
 class ColumnBins:
-    """Codes of one column: levels, integers or equal-width bins, and a last code for missing cells.
+    """Codes of one column: levels, integers or equal-width bins; then its heaps, and a last code for missing cells.
 
     Each bound of a numeric column is a separate bin, of width zero if the column is real. Bins are right-open, except
     the last one, which is closed.
@@ -45,19 +45,29 @@ class ColumnBins:
 
     @property
     def n_present(self) -> int:
-        """Number of codes, without the one for missing cells."""
+        """Number of levels or bins: of codes without those of heaps and missing cells."""
         return len(self.column.levels if self.edges is None else self.edges[1:])
 
     @property
     def size(self) -> int:
-        """Number of codes, with the one for missing cells."""
-        return self.n_present + int(self.column.missing)
+        """Number of codes."""
+        return self.n_present + self.n_apart
+
+    @property
+    def n_apart(self) -> int:
+        """Number of last codes that are no bins and no levels: heaps and missing cells."""
+        return len(self.heaps) + int(self.column.missing)
+
+    @property
+    def heaps(self) -> tuple[float, ...]:
+        """Values that each have a code, after those of bins."""
+        return () if self.edges is None else tuple(self.column.heaps)
 
     @property
     def even_shares(self) -> Array:
-        """Probabilities of the codes if values are uniform over the range. A missing cell is as likely as a bin."""
+        """Probabilities of the codes for uniform values. Heaps and missing cells are as likely as bins."""
         present = np.ones(self.n_present) if self.edges is None else np.diff(self.edges) / np.diff(self.edges).mean()
-        distribution = np.append(present, 1.0) if self.column.missing else present
+        distribution = np.append(present, np.ones(self.n_apart))
         return distribution / distribution.sum()
 
     def codes(self, values: pd.Series) -> Codes:
@@ -71,14 +81,16 @@ class ColumnBins:
         if isinstance(self.column, Real):
             codes = np.where(numbers <= self.column.lower, 0, codes)
             codes = np.where(numbers >= self.column.upper, self.n_present - 1, codes)
-        return np.where(np.isnan(numbers), self.n_present, codes)
+        for index, heap in enumerate(self.heaps):
+            codes = np.where(numbers == heap, self.n_present + index, codes)
+        return np.where(np.isnan(numbers), self.size - 1, codes)
 
     def values(self, codes: Codes, rng: np.random.Generator) -> pd.Series:
         """Convert codes to canonical values, drawn uniformly within each bin on the transformed scale."""
-        absent = codes >= self.n_present
+        apart = codes >= self.n_present
         if self.edges is None:
-            return self.column.from_codes(np.where(absent, -1, codes))
-        index = np.where(absent, 0, codes)
+            return self.column.from_codes(np.where(apart, -1, codes))
+        index = np.where(apart, 0, codes)
         low, high = self.edges[index], self.edges[index + 1]
         numbers = low + rng.random(len(codes)) * (high - low)
         if isinstance(self.column, Real):
@@ -86,7 +98,9 @@ class ColumnBins:
             numbers = np.where(index == self.n_present - 1, self.column.upper, numbers)
         else:
             numbers = np.floor(numbers + 0.5)
-        return self.column.conform(pd.Series(np.where(absent, np.nan, numbers), name=self.column.name))
+        numbers = np.clip(numbers, self.column.lower, self.column.upper)
+        exact = np.array([*self.heaps, np.nan])
+        return self.column.canonical(np.where(apart, exact[np.maximum(codes - self.n_present, 0)], numbers))
 
     def bounds(self) -> Iterator[tuple[int, int, float]]:
         """Yield each bound's bin, the neighbouring bin, and the ratio of their widths."""
@@ -104,7 +118,7 @@ class ColumnBins:
         return value
 
     def smoothed(self, counts: Array, variance: float, total: float) -> Array:
-        """Smooth the counts of about ``total`` rows. Bounds of width zero and missing cells keep their counts."""
+        """Smooth the counts of about ``total`` rows. Bounds of no width, heaps and missing cells keep their counts."""
         assert self.edges is not None  # noqa: S101 - numeric columns have edges
         widths = np.diff(self.edges)
         wide = np.flatnonzero(widths > 0)
@@ -132,15 +146,14 @@ class Groups:
         return np.bincount(self.of, values).astype(np.float64)
 
     @classmethod
-    def by_mass(cls, mass: Array, n_groups: int, missing: bool) -> Groups:
-        """Group neighbouring bins to about equal noisy mass. A last code for missing cells is a separate group."""
-        present = mass[:-1] if missing else mass
+    def by_mass(cls, mass: Array, n_groups: int, n_apart: int) -> Groups:
+        """Group neighbouring bins to about equal noisy mass. The ``n_apart`` last codes are separate groups."""
+        present = mass[: len(mass) - n_apart]
         total = max(float(present.sum()), 1e-300)
         middle = (np.cumsum(present) - present / 2) / total
         wanted = np.minimum((n_groups * middle).astype(np.int64), n_groups - 1)
         group = np.unique(wanted, return_inverse=True)[1].astype(np.int64)
-        if missing:
-            group = np.append(group, group[-1] + 1)
+        group = np.append(group, group[-1] + 1 + np.arange(n_apart))
         filled = np.where(np.bincount(group, mass)[group] > 0, mass, 1.0)
         return cls(group, filled / np.bincount(group, filled)[group])
 

@@ -195,7 +195,7 @@ def coded_rows(
                 value = bins[index].without_doubtful_bounds(part)
                 smooth = bins[index].smoothed(value, part.variance, facts.n_private)
                 mass = project_nonnegative(smooth, facts.n_private)
-                groups[index] = Groups.by_mass(mass, n_groups, bins[index].column.missing)
+                groups[index] = Groups.by_mass(mass, n_groups, bins[index].n_apart)
             # a replaced bound keeps its noise variance, because its group may contain no other bin
             measured[index] = groups[index].sums(value), part.variance * groups[index].sums(np.ones(len(value)))
     rows.group(groups)

@@ -14,14 +14,15 @@ from iwbayes.curator.generators.tables.bins import ColumnBins, Groups, draw_code
 from iwbayes.curator.generators.tables.counts import Codes
 from iwbayes.schema import Schema
 from iwbayes.tables import SyntheticTable
+from iwbayes.tables.candidates import LEVEL_ROWS
 from iwbayes.utils import checks
 from iwbayes.utils.arrays import Array, row_blocks
 from iwbayes.utils.digest import digest
 
 COUNTED_ROWS = 2**20  # that are counted at a time, with eight bytes of memory per row
-#: Fewest rows of a declared level; a column gives up at most this share of its rows for them. Weights can neither bring
-#: back a level without rows, nor rely on one row (defensive mixtures: Hesterberg, Technometrics 37, 1995).
-LEVEL_ROWS, MOST_GIVEN_UP = 5, 0.05
+#: A declared level has at least `LEVEL_ROWS`; a column gives up at most this share of its rows for them. Weights can
+#: neither bring back a level without rows, nor rely on one row (defensive mixtures: Hesterberg, Technometrics, 1995).
+MOST_GIVEN_UP = 0.05
 
 
 class Node(NamedTuple):

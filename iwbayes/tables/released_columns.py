@@ -1,4 +1,4 @@
-"""Rare reference levels: a regression compares all other levels of a column with its first one."""
+"""What released rows say of their columns, at no cost: rare first levels, and columns that are mostly empty."""
 
 from __future__ import annotations
 
@@ -9,23 +9,49 @@ from typing import NamedTuple
 import numpy as np
 
 from iwbayes.schema import Categorical
+from iwbayes.schema.levels import OTHER, _Levels
 from iwbayes.tables.synthetic_table import SyntheticTable
 from iwbayes.utils.arrays import Array
 from iwbayes.utils.warnings import IwbayesWarning
 
+#: A column is mostly empty if more than this share of the weighted rows is missing, or "other".
+MOSTLY = 0.5
 #: A first level is rare if fewer of the weighted rows have it, and another level is this many times as frequent.
 RARE_SHARE, TIMES = 0.05, 4.0
 
 
-class RareReference(NamedTuple):
-    """A column whose first level is rare, the weighted share of this level, and what it means, with advice."""
+class Finding(NamedTuple):
+    """A column, a weighted share of its rows, and what the share means, with advice."""
 
     column: str
     share: float
     text: str
 
 
-def rare_references(table: SyntheticTable, weights: Array, names: Sequence[str] | None = None) -> list[RareReference]:
+def empty_columns(table: SyntheticTable, weights: Array) -> list[Finding]:
+    """Return the columns that are mostly missing, or mostly "other", among the rows with these weights, shape (row,).
+
+    It reads released rows only: cells that are written differently from the declaration show in them.
+    """
+    found = []
+    for column in table.schema:
+        cells = table.frame[column.name]
+        flags = [("missing", cells.isna().to_numpy(dtype=bool))]
+        if isinstance(column, _Levels) and OTHER in column.levels:
+            flags.append((f"{OTHER!r}", column.codes(cells) == list(column.levels).index(OTHER)))
+        for what, flag in flags:
+            share = float(weights[flag].sum() / weights.sum())
+            if share > MOSTLY:
+                text = (
+                    f"column {column.name!r} is {what} in {share:.0%} of the weighted rows. If the private rows are "
+                    f"not like that, their cells are written differently from the declaration: compare levels, missing "
+                    f"codes, formats and marks with the code book, and publish again."
+                )
+                found.append(Finding(column.name, share, text))
+    return found
+
+
+def rare_references(table: SyntheticTable, weights: Array, names: Sequence[str] | None = None) -> list[Finding]:
     """Return the columns of a table whose first level is rare among the rows with these weights, shape (row,).
 
     With `names`, the parameters of a regression such as ``race[White]``, only columns with such parameters count. With
@@ -49,7 +75,7 @@ def rare_references(table: SyntheticTable, weights: Array, names: Sequence[str] 
                 f"Regressions compare all other levels with it, so all coefficients of {name!r} are imprecise. "
                 f"Use C({name}, Treatment({better!r})), or declare {better!r} first in the schema."
             )
-            found.append(RareReference(column.name, float(share), text))
+            found.append(Finding(column.name, float(share), text))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Rare reference levels: which columns have one, and where it is said."""
+"""What released rows say of their columns: rare reference levels, columns that are mostly empty, and where."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from factories import release_of, synthetic_table
 
 import iwbayes as iw
-from iwbayes.tables.reference_levels import rare_references
+from iwbayes.tables.released_columns import empty_columns, rare_references
 from iwbayes.utils.warnings import IwbayesWarning
 
 N = 1000
@@ -80,3 +80,44 @@ def test_a_plan_from_public_rows_says_it():
             warnings.simplefilter("ignore", IwbayesWarning)
             planned = iw.plan_intervals(like.schema, 300, formula=formula, like=like, **settings)
         assert ("'rare', the first level of 'g'" in planned.rows_from) == said
+
+
+# --- columns that are mostly missing or "other"
+
+
+def ugly(**changes):
+    """A release of cells that are written differently from their declaration, with the options that accept all."""
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"pay": rng.uniform(0, 9, N).round(2), "town": rng.choice(["A", "B"], N)})
+    schema = iw.Schema(iw.Real("pay", 0, 9), iw.Categorical("town", ["A", "B"]))
+    private = iw.PrivateTable(frame.assign(**changes), schema, on_undeclared="other")
+    return iw.publish(private, epsilon=2.0, delta=1e-6, n_synthetic=500, progressbar=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "column", "what"),
+    [
+        ({"pay": "1,5 EUR"}, "pay", "missing in"),
+        ({"pay": [3.5] * 300 + ["?"] * 700}, "pay", "missing in"),
+        ({"town": "München"}, "town", "'other' in"),
+        ({"town": ["A"] * 200 + ["01"] * 800}, "town", "'other' in"),
+    ],
+)
+def test_a_column_that_the_declaration_empties_is_said_everywhere(changes, column, what, tmp_path):
+    with pytest.warns(IwbayesWarning, match=f"column '{column}' is {what}") as caught:
+        release = ugly(**changes)
+    assert len(caught) == 1 and release.certified
+    [found] = empty_columns(release.synthetic, release.weights.values)
+    assert found.column == column and found.share > 0.5 and "publish again" in found.text
+    row = iw.diagnose(release).loc[f"emptiness of {column}"]
+    assert (row["verdict"], row["value"]) == ("warn", found.share)
+    for text in (str(release), release._repr_html_(), iw.report(release)):
+        assert f"column '{column}' is" in text.replace("&#x27;", "'").replace("&#39;", "'")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_column_that_is_fine_says_nothing_and_a_warning_loses_no_release():
+    release = ugly()
+    assert not empty_columns(release.synthetic, release.weights.values)
+    assert not [name for name in iw.diagnose(release).index if "emptiness" in name]
+    assert ugly(pay="x").certified  # where warnings are errors, the release has been paid for
