@@ -37,7 +37,7 @@ def shares(frame, weights=None):
     "generator", [iw.BayesNet(), iw.AIM(), iw.MST(), iw.Mixture(starts=1, n_components=5, random_seed=1)], ids=repr
 )
 def test_a_heap_keeps_its_share(generator):
-    """Within three points at epsilon 2, of which the generator has .6: noise of a count is below 20 of 4,000 rows."""
+    """Within three points at epsilon 2. The noise of a count is below 20 of 4,000 rows."""
     private = iw.PrivateTable(rows(), SCHEMA)
     exact = shares(private.frame)
     ledger = iw.Ledger(2.0, 1e-6, noise=SeededNoise(1))
