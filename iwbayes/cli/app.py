@@ -20,7 +20,7 @@ app = typer.Typer(
     -o posterior.nc
   iwbayes report people.iwb posterior.nc -o report.html
 
-Exit codes: 0 success, 1 failure (one line gives the reason), 2 wrong usage, 130 interrupted.""",
+Exit codes: 0 success, 1 failure (the error stream gives the reason), 2 wrong usage, 130 interrupted.""",
     context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
     add_completion=True,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from iwbayes.cli.app import Debug, Force, Json, LargeDelta, SchemaFile, app
-from iwbayes.cli.output import as_options, check_output, columns, errors, facts_of, save_or_rescue, say
+from iwbayes.cli.output import as_options, check_output, columns, errors, facts_of, for_reading, save_or_rescue, say
 from iwbayes.cli.schema_and_plan import (
     Adjacency,
     Delta,
@@ -192,7 +192,7 @@ def publish(
             release = publish_table(private, epsilon=epsilon, delta=delta, adjacency=adjacency, **options)  # type: ignore[arg-type]
         written = save_or_rescue(lambda path: release.save(path, overwrite=force), cast(Path, output))
         if ledger is None:
-            say(NO_LEDGER, err=True)
+            say(for_reading(NO_LEDGER), err=True)
         if as_json:
             say(json.dumps({"path": str(written), **facts_of(release)}, indent=1))
         else:

@@ -159,7 +159,7 @@ def working(text: str) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def errors(debug: bool, *, private: bool = False) -> Iterator[None]:
-    """Print errors as one line and exit with code 1; with ``debug``, say where. Print warnings as one line each.
+    """Print an error and exit with code 1; with ``debug``, say where. Print warnings. Lines fit a terminal.
 
     With ``private``, messages of libraries are not printed, because they may quote private rows.
     """
@@ -170,7 +170,7 @@ def errors(debug: bool, *, private: bool = False) -> Iterator[None]:
         said = as_options(" ".join(text.split()))
         if _NOT_CALIBRATED in said:  # the diagnostics give the reasons and the advice
             said = f"{said.split(_NOT_CALIBRATED)[0]}{_NOT_CALIBRATED} see the advice in the diagnostics"
-        say(_for_reading(f"warning: {said}"), err=True)
+        say(for_reading(f"warning: {said}"), err=True)
 
     with warnings.catch_warnings():
         warnings.showwarning = show_warning  # type: ignore[assignment]
@@ -189,13 +189,13 @@ def errors(debug: bool, *, private: bool = False) -> Iterator[None]:
         except Exception as error:  # the outermost frame of a program
             if debug:
                 say("".join(traceback.format_tb(error.__traceback__)), err=True, nl=False)
-            say(_for_reading(f"error: {message_of(error, private)}"), err=True)
+            say(for_reading(f"error: {message_of(error, private)}"), err=True)
             raise typer.Exit(1) from None
 
 
-def _for_reading(line: str) -> str:
-    """Return one line for programs; on a terminal, wrap it at the width."""
-    return wrapped(line, width=columns()) if sys.stderr.isatty() else line
+def for_reading(line: str) -> str:
+    """Wrap a line at the width; lines that continue it are indented."""
+    return wrapped(line, width=columns())
 
 
 def message_of(error: Exception, private: bool) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -73,7 +74,9 @@ class Expression:
         try:
             if len(text) > MOST_CHARACTERS:
                 raise ValueError(f"it has more than {MOST_CHARACTERS} characters")
-            self._tree = ast.parse(_IN_BACKTICKS.sub(alias, text).strip(), mode="eval").body
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of Python, about its syntax
+                self._tree = ast.parse(_IN_BACKTICKS.sub(alias, text).strip(), mode="eval").body
             self._names = {name: column for column, name in names.items()}
             used = [self._names.get(node.id, node.id) for node in ast.walk(self._tree) if isinstance(node, ast.Name)]
             if unknown := sorted(set(used) - set(known)):
@@ -207,7 +210,7 @@ class Expression:
     def _chosen(test: Array, body: _Value, orelse: _Value) -> _Value:
         if body.kind != orelse.kind:
             raise ValueError(f"one value is a {body.kind}, the other a {orelse.kind}")
-        absent = None if body.kind == "text" else np.nan
+        absent: Any = None if body.kind == "text" else np.nan
         dtype = object if body.kind == "text" else np.float64
         known = np.where(test == 1, np.asarray(body.values, dtype), np.asarray(orelse.values, dtype))
         return _Value(body.kind, np.where(np.isnan(test), absent, known))
@@ -246,8 +249,10 @@ def _compare(left: _Value, op: type, right: _Value) -> Array:
         for one, other in ((left, right), (right, left)):
             if other.levels is None and one.levels is not None and other.values not in one.levels:
                 raise ValueError(f"{other.values!r} is none of the levels {list(one.levels)}")
+        first: Any
+        second: Any
         first, second = np.broadcast_arrays(np.asarray(left.values, object), np.asarray(right.values, object))
-        absent = np.equal(first, None) | np.equal(second, None)
+        absent = (first == None) | (second == None)  # noqa: E711 - of each element
     else:
         first, second = np.asarray(left.values, np.float64), np.asarray(right.values, np.float64)
         absent = np.isnan(first) | np.isnan(second)

@@ -10,6 +10,7 @@ from dataclasses import MISSING, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from pprint import pformat
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from iwbayes.utils.display import WIDTH, html_table, text_table
 #: Column types by their name in a schema file.
 COLUMN_TYPES: dict[str, type[Column]] = {column.kind: column for column in (Real, Integer, Date, Binary, Categorical)}
 MOST_FEATURES = 20_000  # encoded; tables of all pairs of more features would not fit into memory
+MOST_RULES = 200  # a file of a stranger must not take long
 #: Rows at random with which rules are tried, and the share that must obey.
 _TRIED, _LEAST = 10_000, 0.001
 _MOST_LEVELS = 40  # that the description of a column lists; the others are counted
@@ -59,9 +61,10 @@ class Schema(Frozen):
         Decimal mark of the columns that do not declare their own.
     derived : mapping of str to str, optional
         Columns that follow from others, such as ``{"total": "wages + rents"}``. Private and synthetic rows have the
-        computed value; :class:`~iwbayes.schema.rules.Expression` lists the syntax. The column is declared as any other,
-        and may be absent from the rows. If it is there, its cells are compared, and a difference of more than a
-        hundredth of the range does not fit.
+        computed value. Expressions have the syntax of Python: arithmetic, comparisons, ``in``, ``and``, ``or``,
+        ``not``, ``if ... else``, and names with blanks in backticks. The column is declared as any other, and may be
+        absent from the rows. If it is there, its cells are compared, and a difference of more than a hundredth of the
+        range does not fit.
     rules : sequence of str, default ()
         What holds in every row, such as ``"start <= end"`` or ``"not (sex == 'm' and pregnant == 'yes')"``. Synthetic
         rows that break a rule are drawn again. In private rows that break one, the cells of its columns do not fit; a
@@ -105,7 +108,7 @@ class Schema(Frozen):
                 replace(column, decimal=decimal) if ask else column  # type: ignore[call-arg]
                 for column, ask in zip(columns, asks, strict=True)
             )
-        self._set(columns=tuple(columns), derived={}, rules=())
+        self._set(columns=tuple(columns), derived=MappingProxyType({}), rules=())
         if self.n_features > MOST_FEATURES:
             raise ValueError(
                 f"the columns must encode to at most {MOST_FEATURES} features, one for each number and each level; got "
@@ -125,6 +128,8 @@ class Schema(Frozen):
             raise ValueError(f"derived columns must be declared, with type and bounds; {unknown} are not.")
         if len(derived) == len(self):
             raise ValueError("a schema needs a column that is not derived.")
+        if len(rules) > MOST_RULES:
+            raise ValueError(f"a schema has at most {MOST_RULES} rules; got {len(rules)}.")
         found, may_be_missing = derived_in_order(derived, self.columns), {c.name for c in self if c.missing}
         for name, expression in found.items():
             expression.check_type(self[name])
@@ -134,7 +139,11 @@ class Schema(Frozen):
             replace(each, missing=True) if each.name in found and each.name in may_be_missing else each  # type: ignore[call-arg]
             for each in self.columns
         )
-        self._set(columns=tuple(columns), derived=found, rules=tuple(Expression(rule, self.columns) for rule in rules))
+        self._set(
+            columns=tuple(columns),
+            derived=MappingProxyType(found),
+            rules=tuple(Expression(rule, self.columns) for rule in rules),
+        )
         if wrong := [rule.text for rule in self.rules if rule.kind != "truth"]:
             raise ValueError(f"rules must be comparisons, such as 'start <= end'; {wrong} are not.")
         if self.rules:

@@ -38,10 +38,11 @@ class PrivateTable(Frozen):
         published. Call `bound_contributions` on the table before you use it, under a ledger with user-level privacy.
     on_undeclared : {"refuse", "missing", "other"}, default "refuse"
         Treatment of a cell that does not fit its column: an empty cell where missing cells are not declared, an
-        undeclared level, or text or infinity among numbers. "refuse" raises an error. "missing" makes it a missing
-        cell. "other" makes it the level "other" of a Categorical whose levels are text, and a missing cell in all other
-        columns. "missing" and "other" also round fractions in an Integer column. Choose the option before you read the
-        rows, because it changes the published schema.
+        undeclared level, text or infinity among numbers, a fraction in an Integer column; and the cells of a rule that
+        the row breaks. "refuse" raises an error. "missing" makes it a missing cell. "other" makes it the level "other"
+        of a Categorical whose levels are text, and a missing cell in all other columns and where a rule is broken.
+        Whether a cell fits does not depend on the option. Choose the option before you read the rows, because it
+        changes the published schema.
 
     Attributes
     ----------

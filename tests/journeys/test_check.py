@@ -5,6 +5,7 @@ import json
 
 import pandas as pd
 import pytest
+from commands import run
 from typer.testing import CliRunner
 
 import iwbayes as iw
@@ -26,7 +27,7 @@ def folder(tmp_path):
 def check(folder, table, *options, epsilon=1):
     line = ("publish", folder / table, "-s", folder / "s.toml", "--epsilon", epsilon, "--delta", 1e-6, "--check")
     before = {path: path.read_bytes() for path in folder.iterdir()}
-    result = CliRunner().invoke(cli.app, [str(part) for part in (*line, *options)])
+    result = run(*line, *options)
     assert before == {path: path.read_bytes() for path in folder.iterdir()}, "a check writes nothing"
     assert CANARY not in result.output
     assert all(len(line) <= 80 for line in result.stdout.splitlines())

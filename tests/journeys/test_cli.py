@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from commands import run
 from factories import seeded_release, simulated_table
 from file_tools import as_nobody, open_folder
 from typer.testing import CliRunner
@@ -37,12 +38,8 @@ CANARY = "canary-8675309"
 NUMBER = "42.8675309"
 
 
-def run(*arguments):
-    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
-
-
 def failed(result, match, code=1):
-    """Assert one line on the error stream, nothing on the other."""
+    """Assert one message on the error stream, nothing on the other."""
     assert result.exit_code == code
     assert result.stdout == ""
     assert match in result.stderr
@@ -1002,14 +999,14 @@ def test_a_report_of_another_release_is_refused(seeded, released, tmp_path):
     assert run("report", seeded, posterior, "-o", page).exit_code == 0 and page.exists()
 
 
-def test_errors_are_wrapped_on_a_terminal_only(monkeypatch, tmp_path):
-    from iwbayes.cli import output
-
-    line = "error: " + "word " * 40 + "end"
-    assert output._for_reading(line) == line
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    monkeypatch.setenv("COLUMNS", "60")
-    assert max(map(len, output._for_reading(line).split("\n"))) <= 60
+def test_errors_are_wrapped(monkeypatch, folder, tmp_path):
+    line = ["publish", str(folder / "t.csv"), "-s", str(folder / "s.toml"), "--epsilon", "1", "--delta", "1e-6"]
+    for width in (60, 80):
+        monkeypatch.setenv("COLUMNS", str(width))
+        result = CliRunner().invoke(cli.app, [*line, "-o", str(tmp_path / "r.iwb"), "--for-model", "nothing ~ y"])
+        first, *later = result.stderr.splitlines()
+        assert first.startswith("error: ") and later and all(part.startswith("  ") for part in later)
+        assert max(map(len, [first, *later])) <= width
 
 
 def test_version_and_help():

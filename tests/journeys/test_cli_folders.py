@@ -5,6 +5,7 @@ import sys
 
 import pandas as pd
 import pytest
+from commands import run
 from typer.testing import CliRunner
 
 from iwbayes import cli
@@ -38,13 +39,13 @@ def folder(tmp_path):
 
 def publish(folder, table, *options):
     line = ("publish", folder / table, "-s", folder / "s.toml", "--epsilon", 2, "--delta", 1e-6, *options)
-    result = CliRunner().invoke(cli.app, [str(part) for part in line])
+    result = run(*line)
     assert CANARY not in result.output
     return result
 
 
 def failed(result, match):
-    """Assert one line on the error stream, nothing on the other."""
+    """Assert one message on the error stream, nothing on the other."""
     assert (result.exit_code, result.stdout) == (1, "")
     assert match in result.stderr and result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
 

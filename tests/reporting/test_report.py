@@ -13,11 +13,10 @@ from html.parser import HTMLParser
 import numpy as np
 import pandas as pd
 import pytest
+from commands import run
 from factories import seeded_release, simulated_table
-from typer.testing import CliRunner
 
 import iwbayes as iw
-from iwbayes import cli
 from iwbayes.analyst import arviz_compat
 from iwbayes.reporting import drawing, report
 from iwbayes.reporting import html as html_parts
@@ -225,7 +224,7 @@ def test_the_command_refuses_a_posterior_of_another_release(release, idata, tmp_
     replace(release, weights=weights).save(tmp_path / "other.iwb", allow_uncertified=True)
     arviz_compat.save(idata, tmp_path / "idata.nc")
     paths = [str(tmp_path / name) for name in ("other.iwb", "idata.nc", "report.html")]
-    done = CliRunner().invoke(cli.app, ["report", *paths[:2], "-o", paths[2]])
+    done = run("report", *paths[:2], "-o", paths[2])
     assert done.exit_code == 1 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
     assert "was fitted to a different release" in done.stderr
     assert not (tmp_path / "report.html").exists()

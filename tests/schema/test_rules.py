@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 import iwbayes as iw
+from iwbayes.curator.auditing.release_audit import audit_release
 from iwbayes.schema.rules import Expression
 from iwbayes.tables.candidates import obeying_rows
 
@@ -90,6 +91,14 @@ def test_an_expression_is_what_pandas_says(text, by_pandas):
 def test_other_text_is_refused(text, match):
     with pytest.raises(ValueError, match=match):
         Expression(text, COLUMNS)
+
+
+@pytest.mark.parametrize("text", ["-" * 900 + "a", "not " * 240 + "a > 1", "a**a**a**a > 1", "a > 9e999", "1 is a"])
+def test_no_text_takes_long_or_warns(text):
+    try:
+        assert len(Expression(text, COLUMNS)(SMALL)) == 4
+    except ValueError as error:
+        assert "is not valid" in str(error)
 
 
 def test_a_comparison_with_a_missing_cell_is_neither_true_nor_false():
@@ -214,6 +223,18 @@ def test_a_release_with_rules_can_be_used_as_any(release, tmp_path):
     replays = iw.rehearse(release, n=10, random_seed=1, progressbar=False)
     assert len(replays) == 10
     assert_obeyed(release.resample(100, random_seed=1).frame)
+
+
+def test_the_loss_of_a_release_with_rules_is_what_is_charged():
+    """Two tables that differ in one row, at opposite ends of everything that a rule allows."""
+    ends = [rows(60), rows(60)]
+    ends[0].loc[0] = [0.0, 0.0, "f", "no", np.datetime64("2010-01-01"), np.datetime64("2010-01-01")]
+    ends[1].loc[0] = [100.0, 50.0, "m", "no", np.datetime64("2019-12-31"), np.datetime64("2019-12-31")]
+    first, second = (
+        iw.SyntheticTable(SCHEMA.conform(frame), SCHEMA, origin="simulated", already_spent=(0, 0)) for frame in ends
+    )
+    audit = audit_release(first, second, epsilon=2.0, delta=1e-6, n_synthetic=100, random_seed=1)
+    assert audit.passed and not audit.departures and 0 < audit.epsilon <= audit.statement.epsilon
 
 
 def test_a_table_of_other_rows_must_obey():

@@ -10,6 +10,7 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 import iwbayes as iw
+from iwbayes.curator.plan import noise_warning
 from iwbayes.curator.privacy.accounting import gaussian_multiplier
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.curator.weight_providers.tilt import NOISE_TARGET, tilt
@@ -313,6 +314,16 @@ def test_a_wide_table_is_tilted_in_few_directions_and_never_to_a_few_rows(off):
     means, target = synthetic.frame.to_numpy(), private.frame.to_numpy().mean(axis=0)
     before = np.abs(means.mean(axis=0) - target).mean()
     assert np.abs(share @ means - target).mean() < (1.2 if off == 0 else 0.5 if off < 1 else 1.0) * before
+
+
+@pytest.mark.parametrize("n_columns", [60, 130])
+def test_a_plan_says_at_every_width_that_products_are_not_measured(n_columns):
+    """Sixty columns of three levels are measured one by one, and 130, with 390 features, in principal directions."""
+    schema = iw.Schema(*(iw.Categorical(f"c{index}", ["a", "b", "c"]) for index in range(n_columns)))
+    planned = iw.plan(schema, 5000, epsilon=3.0, delta=1e-6)
+    assert ("principal directions" in planned.terms) == (n_columns == 130)
+    assert planned.advice.startswith("Products of columns are not measured, so few regressions")
+    assert planned.advice in noise_warning(iw.TiltWeights(), PublicFacts(schema, 5000, 25_000), 2.0, 1e-6)
 
 
 def test_principal_directions_are_the_leading_ones_of_the_whitening():
