@@ -146,7 +146,8 @@ def plan(
     with errors(debug):
         from iwbayes.schema import Schema
 
-        declared = Schema.from_toml(schema).admitting(on_undeclared)
+        written = Schema.from_toml(schema)
+        declared = written.admitting(on_undeclared)
         weights = named_weights(declared, for_model, response, family)
         options: dict[str, Any] = {"delta": delta, "weights": weights, "share": share, "adjacency": adjacency}
         if formula is None:
@@ -165,7 +166,8 @@ def plan(
             if like is not None and like.suffix == ".iwb":
                 options["like"] = load(like)
             elif like is not None:
-                options["like"] = read_table(like, declared, on_undeclared=on_undeclared)
+                rows = read_table(like, written, on_undeclared=on_undeclared)
+                options["like"] = written.conform(rows, on_undeclared=on_undeclared)
             options |= {"random_seed": seed, "progressbar": False, "family": family}
             found = plan_intervals(declared, n, epsilon=epsilon, formula=formula, **options)
         if as_json:

@@ -244,6 +244,7 @@ def plan_intervals(
     warn_of_delta(delta, "rows", n)
     checks.whole("n_simulations", n_simulations)
     draw, rows_from = population(schema, int(n), like, formula)
+    published = schema.admitting("refuse")
     call = partial(fit, formula, family=family, log_likelihood=False, progressbar=False)
     rng, rows = np.random.default_rng(random_seed), []
     with progress(progressbar, "simulating releases", n_simulations) as step, warnings.catch_warnings():
@@ -251,7 +252,7 @@ def plan_intervals(
         warnings.simplefilter("ignore", CalibrationWarning)  # the table says how many intervals are calibrated
         for number in range(n_simulations):
             with one_blas_thread():
-                found = _simulated(PrivateTable(draw(rng), schema), call, budgets, settings, rng)
+                found = _simulated(PrivateTable(draw(rng), published), call, budgets, settings, rng)
             rows += [{"simulation": number, **row} for row in found]
             step()
     simulations = pd.DataFrame(rows)
@@ -289,7 +290,7 @@ def population(
 def _public_rows(schema: Schema, like: Any) -> tuple[SyntheticTable, Array]:
     """Return public rows as a table of the schema, which they must fit, and their shares (row,)."""
     table = like.synthetic if isinstance(like, Release) else like
-    rows = SyntheticTable(table.frame if isinstance(table, SyntheticTable) else table, schema)
+    rows = SyntheticTable(table.frame if isinstance(table, SyntheticTable) else schema.conform(table), schema)
     return rows, like.weights.values / len(rows) if isinstance(like, Release) else np.full(len(rows), 1 / len(rows))
 
 

@@ -67,7 +67,8 @@ class Column:
             raise TypeError(f"{self.name}: missing_codes must be a list such as [-1, 999]; got {codes!r}.")
         codes = tuple(code.item() if isinstance(code, np.generic) else code for code in codes)
         for code in codes:
-            if isinstance(code, bool) or not isinstance(code, str | int | float) or code != code:
+            text = isinstance(code, str)
+            if not text and (isinstance(code, bool) or not checks.is_real(code) or not math.isfinite(code)):
                 raise TypeError(
                     f"{self.name}: missing_codes must be text or numbers, as they are in the rows; got {code!r}."
                 )

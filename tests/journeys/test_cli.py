@@ -1069,3 +1069,23 @@ def test_options_have_the_names_of_the_command_line(folder, tmp_path):
         result = publish(tmp_path, name, "-o", tmp_path / "r.iwb")
         failed(result, expected)
         assert "on_undeclared" not in result.stderr and "sep=" not in result.stderr
+
+
+def test_an_index_without_a_name_is_left_out_by_an_empty_name(folder, tmp_path):
+    """`DataFrame.to_csv` writes the index under an empty name, which pandas itself reads as Unnamed: 0."""
+    pd.read_csv(folder / "t.csv").to_csv(tmp_path / "t.csv")
+    options = ("-o", tmp_path / "r.iwb", "--n-synthetic", 50)
+    failed(publish(folder, tmp_path / "t.csv", *options), "at positions [0]")
+    failed(publish(folder, tmp_path / "t.csv", *options, "--drop", "Unnamed: 0"), "['Unnamed: 0'] are not")
+    for line in (("--check",), options):
+        assert publish(folder, tmp_path / "t.csv", *line, "--drop", "").exit_code == 0
+    assert load(tmp_path / "r.iwb").synthetic.schema == Schema.from_toml(folder / "s.toml")
+
+
+@pytest.mark.parametrize("formula", ["y ~", "y ~ 0", "y ~ y", "y ~ I(y + x0)"])
+def test_a_model_that_says_nothing_is_refused_before_the_charge(folder, tmp_path, formula):
+    run("ledger", tmp_path / "l", "--epsilon", 1, "--delta", 1e-6)
+    line = ("-o", tmp_path / "r.iwb", "--ledger", tmp_path / "l", "--for-model", formula)
+    result = publish(folder, folder / "t.csv", *line)
+    assert result.exit_code == 1 and "formula" in result.stderr
+    assert "spent (0, 0)" in run("ledger", tmp_path / "l").stdout

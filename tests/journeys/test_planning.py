@@ -285,3 +285,29 @@ def test_for_the_noise_alone_nothing_of_the_analysts_side_is_imported():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.startswith("Plan of a release") and out.stdout.splitlines()[-1] == "[]"
+
+
+def test_public_rows_are_read_as_the_file_of_the_private_ones_would_be(tmp_path):
+    """With dates of a format, missing codes and a derived column, from Python and from the command line."""
+    from commands import run
+
+    schema = iw.Schema(
+        iw.Date("start", "2010-01-01", "2019-12-31", unit="year", format="%d.%m.%Y"),
+        iw.Real("pay", 0, 10, missing_codes=[-1], decimal=","), iw.Real("twice", 0, 20), iw.Binary("ill"),
+        derived={"twice": "2 * pay"}, rules=["pay <= 9.5"],
+    )  # fmt: skip
+    rng = np.random.default_rng(1)
+    public = pd.DataFrame({
+        "start": [f"01.02.{year}" for year in rng.integers(2010, 2020, 400)],
+        "pay": ["-1" if rng.random() < 0.1 else f"{x:.2f}".replace(".", ",") for x in rng.uniform(0, 9.4, 400)],
+        "ill": rng.integers(0, 2, 400),
+    })  # fmt: skip
+    settings = {"epsilon": 3.0, "delta": 1e-6, "formula": "ill ~ pay", "n_simulations": 1, "random_seed": 1}
+    for like in (public, None):
+        found = iw.plan_intervals(schema, 300, like=like, progressbar=False, **settings)
+        assert np.isfinite(found.lengths.to_numpy()).all()
+    (tmp_path / "s.toml").write_text(schema.to_toml(), encoding="utf-8")
+    public.to_csv(tmp_path / "like.csv", index=False)
+    line = ("plan", "-s", tmp_path / "s.toml", "--n", 300, "--epsilon", 3, "--delta", 1e-6, "--formula", "ill ~ pay")
+    result = run(*line, "--like", tmp_path / "like.csv", "--seed", 1)
+    assert result.exit_code == 0 and "drawn from the 400 rows of a public table" in " ".join(result.stdout.split())

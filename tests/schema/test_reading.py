@@ -68,6 +68,7 @@ def test_a_missing_code_has_its_share_in_a_release():
         (lambda: iw.Real("x", 0, 1, missing_codes={-1, -2}), "missing_codes must be a list"),
         (lambda: iw.Real("x", 0, 1, missing_codes=[None]), "must be text or numbers"),
         (lambda: iw.Real("x", 0, 1, missing_codes=[True]), "must be text or numbers"),
+        (lambda: iw.Real("x", 0, 1, missing_codes=[float("inf")]), "must be text or numbers"),
         (lambda: iw.Categorical("x", ["1", "2"], missing_codes=[2]), r"missing_codes must not be levels; \[2\] are"),
         (lambda: iw.Real("x", 0, 1, outside="drop"), "outside must be"),
         (lambda: iw.Real("x", 0, 1, thousands=".."), "thousands must be one character"),
