@@ -67,8 +67,8 @@ class Column:
             raise TypeError(f"{self.name}: missing_codes must be a list such as [-1, 999]; got {codes!r}.")
         codes = tuple(code.item() if isinstance(code, np.generic) else code for code in codes)
         for code in codes:
-            text = isinstance(code, str)
-            if not text and (isinstance(code, bool) or not checks.is_real(code) or not math.isfinite(code)):
+            number = isinstance(code, int | float) and checks.is_real(code) and math.isfinite(code)
+            if not (number or isinstance(code, str)):
                 raise TypeError(
                     f"{self.name}: missing_codes must be text or numbers, as they are in the rows; got {code!r}."
                 )
