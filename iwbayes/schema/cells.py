@@ -161,7 +161,8 @@ def numbers(values: pd.Series, format: NumberFormat = PLAIN_NUMBER) -> Array:
     """Return the finite number that each cell is or spells, or NaN; shape (row,)."""
     if isinstance(values.dtype, pd.CategoricalDtype) or values.dtype.kind not in "iufb":
         return judged(values, format.number)
-    found = values.to_numpy(dtype=np.float64, na_value=np.nan)
+    with np.errstate(all="ignore"):  # a warning would reveal something about a cell
+        found = values.to_numpy(dtype=np.float64, na_value=np.nan)
     return np.where(np.isfinite(found), found, np.nan)
 
 

@@ -188,6 +188,13 @@ def test_a_cell_fits_or_does_not_whatever_the_option():
         assert column.conform(empty).isna().all() and column.conform(empty, "missing").isna().all()
 
 
+def test_a_number_too_large_for_a_float_warns_nobody():
+    """A warning would depend on a private cell."""
+    huge = pd.Series(np.array([1.0, np.longdouble("1e4000")]))
+    for option in ("missing", "other"):
+        assert read(iw.Real("x", 0, 9), huge, option, dtype=huge.dtype) == [1.0, None]
+
+
 # --- dates
 
 
