@@ -14,7 +14,8 @@ from iwbayes.release.statement import Event
 from iwbayes.schema import Schema
 from iwbayes.schema.columns import _Numeric
 from iwbayes.schema.schema import alike
-from iwbayes.tables.read_table import Format, check_drop, header, other_separator, unfit_columns
+from iwbayes.tables.file_formats import Format
+from iwbayes.tables.read_table import check_drop, header, other_separator, unfit_columns
 from iwbayes.utils.warnings import PrivacyWarning
 
 _ROWS = 1000  # for which settings are checked if --n is not given

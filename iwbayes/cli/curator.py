@@ -49,8 +49,8 @@ def publish(
     table: Annotated[
         Path,
         typer.Argument(
-            help="Private rows: a CSV or Parquet file, or a folder of Parquet files. A folder may be larger than "
-            "memory and needs the extra dask."
+            help="Private rows: a file of CSV, Parquet, Excel, SPSS, Stata or SAS, or a folder of Parquet files. A "
+            "folder may be larger than memory and needs the extra dask."
         ),
     ],
     schema: SchemaFile,
@@ -88,8 +88,16 @@ def publish(
         list[str] | None, typer.Option(help="Column to leave out, such as an identifier; may be repeated.")
     ] = None,
     keep_declared: Annotated[bool, typer.Option("--keep-declared", help="Leave out all undeclared columns.")] = False,
-    sep: Annotated[str, typer.Option(help="Separator of a CSV file, one character; \\t is a tab.")] = ",",
-    encoding: Annotated[str, typer.Option(help="Text encoding of a CSV file, such as cp1252.")] = "utf-8",
+    sep: Annotated[
+        str | None,
+        typer.Option(
+            help="Separator of a CSV file, one character; \\t is a tab.", show_default="a comma, or a tab in .tsv files"
+        ),
+    ] = None,
+    encoding: Annotated[
+        str | None, typer.Option(help="Text encoding of a CSV file, such as cp1252.", show_default="utf-8")
+    ] = None,
+    sheet: Annotated[str | None, typer.Option(help="Sheet of an Excel file, if it has several.")] = None,
     on_undeclared: OnUndeclared = "refuse",
     check: Annotated[
         bool,
@@ -134,7 +142,8 @@ def publish(
         from iwbayes.curator.publish import publish as publish_table
         from iwbayes.schema import Schema
         from iwbayes.tables import PrivateTable
-        from iwbayes.tables.read_table import Format, read_table, stored_rows
+        from iwbayes.tables.file_formats import Format
+        from iwbayes.tables.read_table import read_table, stored_rows
         from iwbayes.utils import checks
 
         declared = Schema.from_toml(schema)
@@ -144,7 +153,7 @@ def publish(
                 "may not fit in memory."
             )
         grid = _grid(user, rows_per_user)
-        form = Format(sep.replace("\\t", "\t"), encoding)
+        form = Format(None if sep is None else sep.replace("\\t", "\t"), encoding, sheet)
         # only generators with hardened noise: releases of others are not certified
         kinds: dict[str, Any] = {"BayesNet": BayesNet, "AIM": AIM, "MST": MST, "Mixture": Mixture}
         if generator not in kinds:

@@ -35,6 +35,7 @@ _OPTIONS = (
     ),
     (r"""\b(sep|encoding)=('[^']*')""", r"--\1 \2"),
     (r"\bsep and encoding\b", "--sep and --encoding"),
+    (r"\bsheet=", "--sheet "),
     (r"\bmissing=True\b", "missing = true in the schema"),
     (r"\bfor_models\b", "--for-model"),
     (r"\b(keep_declared|allow_large_delta)(?:=True)?\b", lambda m: f"--{m[1].replace('_', '-')}"),
@@ -212,11 +213,12 @@ def message_of(error: Exception, private: bool) -> str:
 
 
 def line_of(error: Exception) -> str:
-    """Return the message of an error in one line."""
+    """Return the message of an error: in one line, or in one for each of several errors."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.strerror}: {error.filename}"
     text = error.args[0] if isinstance(error, KeyError) and error.args else error
-    return as_options(" ".join(str(text).split())) or type(error).__name__
+    parts = (" ".join(part.split()) for part in re.split(r"\n  (?=\S)", str(text)))
+    return as_options("\n  ".join(parts)) or type(error).__name__
 
 
 def as_options(text: str) -> str:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from iwbayes.cli.app import Debug, Json, SchemaFile, app
-from iwbayes.cli.output import columns, errors, finite, say, working
-from iwbayes.utils.display import text_table, wrapped
+from iwbayes.cli.output import columns, errors, finite, for_reading, say, working
+from iwbayes.utils.display import fill, text_table, wrapped
 
 if TYPE_CHECKING:
     from iwbayes.curator.plan import Plan
@@ -89,22 +89,80 @@ Response = Annotated[str | None, typer.Option(help="Column whose regression on a
 ModelFamily = Annotated[str | None, typer.Option(help="Family of the named models whose response is a whole number.")]
 
 
-@app.command(epilog="Examples:\n\n\b\n  iwbayes schema > people.toml\n  iwbayes schema people.toml")
+@app.command(
+    epilog="Examples:\n\n\b\n"
+    "  iwbayes schema > people.toml\n"
+    "  iwbayes schema --from-codebook codebook.xlsx > people.toml\n"
+    "  iwbayes schema --from-codebook survey.sav --drop id > survey.toml\n"
+    "  iwbayes schema people.toml\n"
+    "  iwbayes schema people.toml --explain --n 4000 --epsilon 1 --delta 1e-6"
+)
 def schema(
-    file: Annotated[Path | None, typer.Argument(help="Schema file to check (TOML).")] = None, debug: Debug = False
+    file: Annotated[Path | None, typer.Argument(help="Schema file to check (TOML).")] = None,
+    from_codebook: Annotated[
+        Path | None,
+        typer.Option(
+            help="Code book to make a schema file of: CSV, Excel or JSON, or the metadata of a file of SPSS, Stata or "
+            "SAS. No row is read."
+        ),
+    ] = None,
+    sheet: Annotated[str | None, typer.Option(help="Sheet of a code book in Excel.")] = None,
+    drop: Annotated[
+        list[str] | None, typer.Option(help="Column of the code book to leave out; may be repeated.")
+    ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show what each column becomes: features, bins, noise.")
+    ] = False,
+    n: Annotated[int, typer.Option("--n", help="With --explain: number of private rows.")] = 5000,
+    epsilon: Annotated[float, typer.Option(help="With --explain: privacy budget epsilon.")] = 1.0,
+    delta: Annotated[float, typer.Option(help="With --explain: privacy budget delta.")] = 1e-6,
+    debug: Debug = False,
 ) -> None:
-    """Check and show a schema, or print a template.
+    """Check and show a schema, make one from a code book, or print a template.
 
     Without a file, it prints a template that you can edit.
     """
     with errors(debug):
+        if from_codebook is not None:
+            if file is not None:
+                raise ValueError("pass a schema file to check, or --from-codebook to make one; not both.")
+            _say_codebook(from_codebook, drop or [], sheet)
+            return
         if file is None:
             say(TEMPLATE, nl=False)
             return
         from iwbayes.schema import Schema
         from iwbayes.schema.schema import column_table
 
-        say(text_table(*column_table(Schema.from_toml(file)), width=columns()))
+        found = Schema.from_toml(file)
+        say(text_table(*column_table(found), width=columns()))
+        if explain:
+            from iwbayes.curator.plan import plan as plan_release
+
+            planned = plan_release(found, n, epsilon=epsilon, delta=delta)
+            header = ("column", "features", "bins or levels", "noise of its mean or shares")
+            say("\n" + text_table(header, planned.columns.reset_index().values.tolist(), width=columns()))
+            say(
+                for_reading(
+                    f"For {n} rows at epsilon {epsilon:g} and delta {delta:g}. Noise is one standard deviation, in the "
+                    f"unit of the column, or of the share of a level, of a release whose weights measure "
+                    f"{planned.terms} terms."
+                )
+            )
+
+
+def _say_codebook(path: Path, drop: list[str], sheet: str | None) -> None:
+    """Print the schema file of a code book. Comments say what is lacking, and an error follows them."""
+    from iwbayes.schema import Schema
+    from iwbayes.schema.codebook import Incomplete, entries_of
+    from iwbayes.schema.schema import entry_to_toml
+
+    entries = entries_of(path, None, drop, sheet)
+    for entry in entries:
+        if isinstance(entry, Incomplete):
+            say(fill(str(entry), first="# ", width=columns()))
+        say(entry_to_toml(entry.entry if isinstance(entry, Incomplete) else entry))
+    Schema.from_dict({"column": entries})
 
 
 @app.command(

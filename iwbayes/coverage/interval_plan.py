@@ -35,6 +35,7 @@ from iwbayes.tables.released_columns import rare_references
 from iwbayes.utils import checks
 from iwbayes.utils.arrays import Array
 from iwbayes.utils.display import WIDTH, fill, html_table, text_table, wrapped
+from iwbayes.utils.frames import to_pandas
 from iwbayes.utils.threads import one_blas_thread
 from iwbayes.utils.warnings import CalibrationWarning, PrivacyWarning
 
@@ -276,8 +277,8 @@ def population(
             f"Simulated rows are uniform within the schema, so {formula.partition('~')[0].strip()} does not depend on "
             f"any predictor. For a more realistic answer, pass public rows as like.",
         )
-    if not isinstance(like, SyntheticTable | pd.DataFrame | Release):
-        raise TypeError(f"like must be a SyntheticTable, a DataFrame or a Release; got {type(like).__name__}.")
+    if not isinstance(like, SyntheticTable | Release):
+        like = to_pandas(like, "like")
     table, shares = _public_rows(schema, like)
     frame, p = table.frame, shares / shares.sum()
     kind = "rows of an earlier release, by their weights" if isinstance(like, Release) else "rows of a public table"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from iwbayes.evidence.measurement import (
 from iwbayes.evidence.scores import ScoreModel
 from iwbayes.evidence.terms import Terms, count_raw_terms, raw_terms
 from iwbayes.release.statement import Adjacency, Event
-from iwbayes.schema import Schema, check_schema
+from iwbayes.schema import Binary, Categorical, Schema, check_schema
 from iwbayes.schema.columns import Real
 from iwbayes.tables import SyntheticTable
 from iwbayes.tables.candidates import obeying_rows
@@ -68,6 +68,10 @@ class Plan:
     delta: float
     #: `noise_sd` of each stage, the last one included, if the tilt is measured in stages; otherwise empty.
     stage_noise_sd: tuple[float, ...] = ()
+    #: What each column becomes: its number of ``features``, the ``bins`` or levels that the generator counts (if it is
+    #: `BayesNet`), and the ``noise``, as standard deviation, of its mean in the unit of the column, or of the share of
+    #: a level. Rows are uniform; the noise is NaN if the weights measure scores of models.
+    columns: pd.DataFrame = field(default_factory=pd.DataFrame, compare=False)
 
     def __str__(self) -> str:
         title, facts = self._facts()
@@ -168,7 +172,29 @@ def plan(
     reference = uniform_table(schema, _PLAN_ROWS, random_seed=0)
     measured = tilt.planned(reference, facts, epsilon=rest, delta=own_delta(tilt, delta))
     size, noise = (measured.terms, measured.features.dim), (measured.noise_sd, measured.noise_ratio)
-    return Plan(own, rest, events(t), *size, *noise, epsilon, delta, measured.stage_noise_sd)
+    noise_sd = math.nan if tilt.of_scores else measured.noise_sd
+    columns = _columns(reference, noise_sd, facts, generator, own, own_delta(generator, delta))
+    return Plan(own, rest, events(t), *size, *noise, epsilon, delta, measured.stage_noise_sd, columns)
+
+
+def _columns(
+    reference: SyntheticTable, noise_sd: float, facts: PublicFacts, generator: Generator, epsilon: float, delta: float
+) -> pd.DataFrame:
+    """Return what each column becomes; see `Plan`."""
+    bins: dict[str, int] = {}
+    if isinstance(generator, BayesNet):
+        own = replace(facts, schema=facts.schema.generated)
+        bins = {each.column.name: each.size for each in generator.column_bins(own, epsilon=epsilon, delta=delta)}
+    rows = {}
+    for column in facts.schema:
+        values = reference.frame[column.name]
+        if isinstance(column, Binary | Categorical):
+            share = 1 / len(column.levels)
+            sd = math.sqrt(share * (1 - share))
+        else:
+            sd = float(np.nanstd(values.to_numpy(dtype=np.float64, na_value=np.nan)))
+        rows[column.name] = (len(column.feature_names), bins.get(column.name), noise_sd * sd)
+    return pd.DataFrame.from_dict(rows, orient="index", columns=["features", "bins", "noise"])
 
 
 def uniform_table(schema: Schema, n: int, *, random_seed: int | np.random.Generator | None = None) -> SyntheticTable:

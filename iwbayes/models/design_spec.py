@@ -20,6 +20,7 @@ from iwbayes.schema.columns import _Numeric, _Whole
 from iwbayes.schema.dates import Date
 from iwbayes.schema.levels import Binary
 from iwbayes.utils.arrays import Array
+from iwbayes.utils.frames import to_pandas
 
 
 @dataclass(frozen=True)
@@ -195,8 +196,7 @@ class DesignSpec:
 
     def ready(self, newdata: pd.DataFrame) -> pd.DataFrame:
         """Check new rows against the schema and the levels of the fit, and return their predictors for `matrix`."""
-        if not isinstance(newdata, pd.DataFrame):
-            raise TypeError(f"newdata must be a pandas DataFrame; got {type(newdata).__name__}. Convert it.")
+        newdata = to_pandas(newdata, "newdata")
         if len(newdata) == 0:
             raise ValueError("newdata must have at least one row; it has none. Pass the rows to predict.")
         if wrong := [name for name in self.predictors if list(newdata.columns).count(name) != 1]:

@@ -17,13 +17,15 @@ import numpy as np
 import pandas as pd
 
 from iwbayes.schema.cells import REVEALS, check_on_undeclared, plain
+from iwbayes.schema.codebook import entries_of
 from iwbayes.schema.columns import Column, Integer, Real, _Number, _Numeric, check_decimal
 from iwbayes.schema.dates import Date
 from iwbayes.schema.levels import Binary, Categorical
 from iwbayes.schema.rules import Expression, derived_in_order
 from iwbayes.utils.archive import MAX_TEXT, check_text
 from iwbayes.utils.arrays import Array, BoolArray
-from iwbayes.utils.display import WIDTH, html_table, text_table
+from iwbayes.utils.display import WIDTH, fill, html_table, text_table
+from iwbayes.utils.frames import to_pandas
 
 #: Column types by their name in a schema file.
 COLUMN_TYPES: dict[str, type[Column]] = {column.kind: column for column in (Real, Integer, Date, Binary, Categorical)}
@@ -270,7 +272,8 @@ class Schema(Frozen):
         Parameters
         ----------
         frame : pandas.DataFrame, shape (row, column)
-            Table with exactly the declared columns, in any order.
+            Table with exactly the declared columns, in any order; also a frame of polars, Arrow or DuckDB, or a dict of
+            columns.
         on_undeclared : {"refuse", "missing", "other"}, default "refuse"
             Treatment of cells that do not fit; see `PrivateTable`. The result has the schema
             ``admitting(on_undeclared)``.
@@ -282,8 +285,7 @@ class Schema(Frozen):
             by position: if a file has no header, the column names are its first private row.
         """
         admitted = self.admitting(on_undeclared)  # before a row is read
-        if not isinstance(frame, pd.DataFrame):
-            raise TypeError(f"a table must be a pandas DataFrame; got {type(frame).__name__}.")
+        frame = to_pandas(frame)
         names = list(frame.columns)
         if absent := [name for name in self.generated.names if name not in names]:
             raise ValueError(
@@ -372,7 +374,61 @@ class Schema(Frozen):
                 "a schema file must contain [[column]] tables, perhaps decimal, rules and [derived], and nothing else."
             )
         rest = {key: value for key, value in content.items() if key != "column"}
-        return cls(*(_column_from_dict(entry) for entry in columns), **rest)
+        return cls(*_columns_from(columns), **rest)
+
+    @classmethod
+    def from_codebook(
+        cls,
+        source: Any,
+        *,
+        columns: Mapping[str, Any] | None = None,
+        drop: Sequence[str] = (),
+        sheet: str | None = None,
+    ) -> Schema:
+        """Make a schema from a code book: a table that describes columns, or the metadata of a statistical file.
+
+        Of a file of SPSS, Stata or SAS only metadata are read, never a row: names, types, value labels and missing
+        values. Bounds of numbers are not in them; pass them as `columns`.
+
+        Parameters
+        ----------
+        source : path, frame, dict or list of dict
+            A code book: a file (CSV, Excel, JSON, or with the extra ``files`` ``.sav``, ``.dta``, ``.sas7bdat``,
+            ``.xpt``), a frame with one row per column of the table, or a dict of dicts by name. Its headers are name,
+            type, lower, upper, levels, labels, missing, missing codes, format, unit, and other options of the schema. A
+            cell may list several values, as in "1 = urban; 2 = rural" or "-1; 999". Or each code has a separate row,
+            with the name repeated or empty. A unit of numbers is a symbol that may stand next to them; formats are
+            those of dates, such as "DD.MM.YYYY".
+        columns : dict, optional
+            What the code book lacks or has wrong: for each column a dict of headers, or its bounds, as in
+            ``{"sex": {"levels": "m; f"}, "age": (18, 90)}``.
+        drop : sequence of str, default ()
+            Columns to leave out, such as identifiers.
+        sheet : str, optional
+            Sheet of an Excel file; by default the first.
+
+        Raises
+        ------
+        TypeError, ValueError, OSError
+            If the code book cannot be read, or does not say enough of some columns: one message names them all. A
+            ModuleNotFoundError if the extra ``files`` is needed.
+
+        Warns
+        -----
+        IwbayesWarning
+            If the code book has headers that are not used.
+
+        Examples
+        --------
+        >>> book = {"age": {"type": "integer", "lower": 18, "upper": 90, "missing codes": "-1; 999"},
+        ...         "area": {"levels": "1 = urban; 2 = rural"}}
+        >>> print(iw.Schema.from_codebook(book))
+        Schema of 2 columns
+          column  type     bounds or levels  missing
+          age     integer  18 to 90          allowed
+          area    binary   urban, rural
+        """
+        return cls(*_columns_from(entries_of(source, columns, drop, sheet)))
 
     def to_toml(self) -> str:
         """Return the schema as TOML text, with one ``[[column]]`` table per column."""
@@ -381,7 +437,7 @@ class Schema(Frozen):
         if self.derived:
             names = {json.dumps(name, ensure_ascii=False): text for name, text in content["derived"].items()}
             blocks.append(_toml("[derived]\n", names))
-        return "\n".join([*blocks, *(_toml("[[column]]\n", entry) for entry in content["column"])])
+        return "\n".join([*blocks, *map(entry_to_toml, content["column"])])
 
     @classmethod
     def from_toml(cls, source: str | Path) -> Schema:
@@ -409,6 +465,11 @@ class Schema(Frozen):
         except (ValueError, RecursionError) as error:
             raise ValueError(f"the schema is not valid TOML: {error}.") from None
         return cls.from_dict(content)
+
+
+def entry_to_toml(entry: Mapping[str, Any]) -> str:
+    """Return a column of a schema file as TOML text."""
+    return _toml("[[column]]\n", entry)
 
 
 def _toml(title: str, values: Mapping[str, Any]) -> str:
@@ -451,9 +512,31 @@ def check_schema(schema: object) -> None:
         raise TypeError(f"schema must be an iwbayes.Schema; got {type(schema).__name__}.")
 
 
+def _columns_from(entries: Sequence[Any]) -> list[Column]:
+    """Return the columns that entries of a schema file declare, or raise an error that names all wrong ones.
+
+    Entries of a code book may be errors.
+    """
+    columns, errors = [], []
+    for entry in entries:
+        try:
+            if isinstance(entry, ValueError):
+                raise entry
+            columns.append(_column_from_dict(entry))
+        except (TypeError, ValueError) as error:
+            errors.append(error)
+    if len(errors) > 1:
+        said = (fill(str(error), first="  ", later="    ") for error in errors)
+        raise ValueError("\n".join([f"{len(errors)} columns cannot be declared:", *said]))
+    if errors:
+        raise errors[0]
+    return columns
+
+
 def _column_from_dict(entry: Any) -> Column:
     if not isinstance(entry, Mapping) or not isinstance(entry.get("type"), str):
-        raise ValueError(f"each [[column]] needs a name and a type of {sorted(COLUMN_TYPES)}.")
+        which = f"column {entry['name']!r}" if isinstance(entry, Mapping) and "name" in entry else "each [[column]]"
+        raise ValueError(f"{which} needs a name and a type of {sorted(COLUMN_TYPES)}.")
     options = {key: value for key, value in entry.items() if key != "type"}
     name = options.get("name")
     if entry["type"] not in COLUMN_TYPES:

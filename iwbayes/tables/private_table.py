@@ -14,6 +14,7 @@ from iwbayes.schema.schema import Frozen
 from iwbayes.tables.blocks import DaskRows, slices, summed
 from iwbayes.tables.owners import Keys, check_kept, check_user_column, kept_rows, owners_of
 from iwbayes.utils.arrays import IntArray
+from iwbayes.utils.frames import to_pandas
 
 
 class PrivateTable(Frozen):
@@ -30,8 +31,8 @@ class PrivateTable(Frozen):
     Parameters
     ----------
     frame : pandas.DataFrame, shape (row, column)
-        Private rows with exactly the declared columns, and the user column if there is one. The frame is copied, and
-        numbers outside their bounds are clipped.
+        Private rows with exactly the declared columns, and the user column if there is one; also a frame of polars,
+        Arrow or DuckDB, or a dict of columns. It is copied, and numbers outside their bounds are clipped.
     schema : Schema
     user : str, optional
         Name of the column that says who owns a row, if users own several rows. It is not part of the schema and is not
@@ -92,10 +93,8 @@ class PrivateTable(Frozen):
     ) -> None:
         check_schema(schema)
         published = schema.admitting(on_undeclared)  # before any row is read
-        users = None
+        frame, users = to_pandas(frame), None
         if user is not None:
-            if not isinstance(frame, pd.DataFrame):
-                raise TypeError(f"rows must be a pandas.DataFrame; got {type(frame).__name__}.")
             check_user_column(frame.columns, schema, user)
             users, _ = owners_of(frame[user], user)
             frame = frame.drop(columns=user)

@@ -1,21 +1,12 @@
-"""Read a private table from a file, with error messages that never quote its content."""
+"""Read a private table from a file by its schema, with error messages that never quote its content."""
 
 from __future__ import annotations
 
-import bz2
-import codecs
-import csv
-import gzip
-import lzma
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from pyarrow.parquet import ParquetFile
 
 from iwbayes.schema import Schema, check_schema
 from iwbayes.schema.cells import check_on_undeclared, plain
@@ -23,85 +14,10 @@ from iwbayes.schema.columns import Column
 from iwbayes.schema.levels import _Levels
 from iwbayes.schema.schema import alike
 from iwbayes.tables.blocks import import_dask
+from iwbayes.tables.file_formats import Format, ParquetTable, TextFile, table_file
 
-#: Cells that mean "missing" in a CSV file, unless a column declares them as a level.
+#: Text that means "missing", but in Parquet files, unless a column declares them as a level.
 MISSING_CELLS = frozenset({"", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "<NA>", "#N/A"})
-#: How compressed CSV files are opened, by the end of their names.
-_OPENERS: dict[str, Callable[..., Any]] = {".csv": open, ".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-_MOST_CHARACTERS = 2**31 - 1  # of a cell of a CSV file
-
-
-@dataclass(frozen=True)
-class Format:
-    """Format of a CSV file: separator and text encoding; for a Parquet file both keep their defaults."""
-
-    sep: str = ","
-    encoding: str = "utf-8"
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if not isinstance(value, str):
-                raise TypeError(f"{name} must be text; got {type(value).__name__}.")
-        if len(self.sep) != 1 or self.sep.isalnum() or self.sep in "\"'.+-" or self.sep in "\r\n\0":
-            raise ValueError(f"sep must be one character, such as ',', ';' or a tab; got {self.sep!r}.")
-        try:
-            known = "a1".encode(self.encoding).decode(self.encoding) == "a1"
-        except (LookupError, ValueError):
-            known = False
-        if not known:
-            raise ValueError(
-                f"encoding must be a Python text encoding, such as 'utf-8' or 'cp1252'; got {self.encoding!r}."
-            )
-
-    def is_csv(self, path: Path) -> bool:
-        """Return whether a file name says CSV (True) or Parquet (False); refuse other names."""
-        suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
-        if not suffixes or not ({suffixes[-1], suffixes[0]} & {".csv", ".parquet", ".pq"}):
-            raise ValueError(
-                f"the table must be a .csv or .parquet file; got {path}. Convert the file, or rename it if it has one "
-                f"of these formats."
-            )
-        if suffixes[-1] not in (".parquet", ".pq"):
-            if suffixes[-1] not in _OPENERS:
-                raise ValueError(f"a compressed CSV file must end in .csv.gz, .csv.bz2 or .csv.xz; got {path}.")
-            return True
-        if self != Format():
-            raise ValueError(f"sep and encoding are for CSV files, and {path} is a Parquet file. Leave them out.")
-        return False
-
-    def check_bytes(self) -> None:
-        """Refuse encodings in which an invalid byte in one cell can change how other cells are read."""
-        if len(bytes(range(256)).decode(self.encoding, "replace")) != 256:
-            raise ValueError(
-                f"on_undeclared must treat each cell separately, but in {self.encoding} an invalid byte in one cell "
-                f"can change others. Write the file in utf-8, or use on_undeclared='refuse'."
-            )
-
-    def unreadable(self, path: Path) -> ValueError:
-        """Return the error for a file that does not have this format."""
-        if not self.is_csv(path):
-            return ValueError(
-                f"{path} cannot be read as Parquet: it is damaged, or has a different format. Write the file again."
-            )
-        return ValueError(
-            f"{path} cannot be read as CSV. It must be {self.encoding}, separated by {self.sep!r}, with one header "
-            f"line, as many cells in every row as the header has, and no quotes that are not closed. Pass its sep and "
-            f"encoding, or write it again."
-        )
-
-    @contextmanager
-    def rows(self, path: Path, *, strict: bool) -> Iterator[Iterator[list[str]]]:
-        """Read the lines of a CSV file as lists of cells, after blank lines at its start; the first is the header."""
-        encoding = "utf-8-sig" if codecs.lookup(self.encoding).name == "utf-8" else self.encoding
-        limit = csv.field_size_limit(_MOST_CHARACTERS)
-        try:
-            options = {"newline": "", "encoding": encoding, "errors": "strict" if strict else "replace"}
-            with _OPENERS[path.suffix.lower()](path, "rt", **options) as file:
-                rows = csv.reader(file, delimiter=self.sep, strict=True)
-                first = next((row for row in rows if row), [])
-                yield chain([first], rows)
-        finally:
-            csv.field_size_limit(limit)
 
 
 def read_table(
@@ -112,10 +28,11 @@ def read_table(
     keep_declared: bool = False,
     user: str | None = None,
     on_undeclared: str = "refuse",
-    sep: str = ",",
-    encoding: str = "utf-8",
+    sep: str | None = None,
+    encoding: str | None = None,
+    sheet: str | None = None,
 ) -> pd.DataFrame:
-    r"""Read private rows from a CSV or Parquet file, and leave their cells as they are written.
+    r"""Read private rows from a file, and leave their cells as they are written.
 
     Pass the rows to `PrivateTable`, which reads and checks the cells by the schema. They are private and unprotected:
     do not print them. Error messages never quote the content of the file.
@@ -123,10 +40,12 @@ def read_table(
     Parameters
     ----------
     path : str or pathlib.Path
-        A ``.csv`` file with one header line, also compressed (``.csv.gz``), or a ``.parquet`` file.
+        A ``.csv`` or ``.tsv`` file with one header line, also compressed (``.csv.gz``); a ``.parquet`` file; with the
+        extra ``files`` also Excel (``.xlsx``), SPSS (``.sav``), Stata (``.dta``) and SAS (``.sas7bdat``, ``.xpt``).
     schema : Schema
-        Its columns must be in the file, once. The cells of a CSV file stay text; a cell that means "missing" (empty,
-        NA, NULL, NaN, None) becomes None unless it is a declared level. Undeclared columns are kept unchanged.
+        Its columns must be in the file, once. The cells of a CSV file stay text. Text that means "missing" (empty, NA,
+        NULL, NaN, None) becomes None unless it is a declared level; in Parquet files, it stays. So do user-missing
+        values of SPSS; cells of SPSS, Stata and SAS are codes, not labels. Undeclared columns are kept unchanged.
     drop : sequence of str, default ()
         Columns to leave out, such as identifiers. `PrivateTable` refuses undeclared columns.
     keep_declared : bool, default False
@@ -137,15 +56,17 @@ def read_table(
         Treatment of cells that do not fit the schema. Pass the same option to `PrivateTable`. Under "missing" and
         "other", bytes that the encoding does not allow are replaced, so that a cell cannot make the call fail. A file
         with rows of different lengths or with a quote that is not closed is refused under each option.
-    sep, encoding : str, default "," and "utf-8"
-        Separator of the cells of a CSV file (one character), and its encoding, such as "cp1252". Decimal marks belong
-        to the schema.
+    sep, encoding : str, optional
+        Separator of the cells of a CSV file (one character; by default a comma, or a tab in ``.tsv`` files), and its
+        encoding, such as "cp1252" (by default that of the file, or utf-8). Decimal marks belong to the schema.
+    sheet : str, optional
+        Name of the sheet of an Excel file, if it has several.
 
     Raises
     ------
     OSError, TypeError, ValueError
         If the file cannot be opened, has a different format or is malformed, lacks a declared column, or an option is
-        invalid.
+        invalid; a ModuleNotFoundError if the extra ``files`` is needed and not installed.
 
     Examples
     --------
@@ -161,20 +82,20 @@ def read_table(
     check_schema(schema)
     refuses = check_on_undeclared(on_undeclared) == "refuse"
     check_drop(drop, schema)
-    path, form = Path(path), Format(sep, encoding)
+    path, form = Path(path), Format(sep, encoding, sheet)
     if path.is_dir():
         raise ValueError(
             f"read_table reads one file, and {path} is a folder. Read the folder as a Dask frame, and pass the frame "
             f"to PrivateTable.from_dask."
         )
-    form.is_csv(path)
-    if not refuses:
-        form.check_bytes()
-    names = header(path, form)
+    file = table_file(path, form)
+    if not refuses and isinstance(file, TextFile):
+        file.check_bytes()
+    names = file.names()
     _check_names(path, names, schema, drop, user)
     left = [name not in drop and (not keep_declared or name in (*schema.names, user)) for name in names]
-    raw = _read(path, form, names, refuses).loc[:, left]
-    if not form.is_csv(path):
+    raw = file.cells(names, schema, strict=refuses).loc[:, left]
+    if file.typed:
         return raw
     declared = {column.name: column for column in schema}
     text = (_text(cells, declared.get(name), name == user) for name, cells in raw.items())
@@ -203,14 +124,14 @@ def stored_rows(
 def files_of(path: Path, form: Format) -> list[Path]:
     """Return the Parquet files of a folder, sorted by name; refuse other content."""
     files = sorted(file for file in path.iterdir() if not file.name.startswith((".", "_")))
-    other = [file.name for file in files if file.is_dir() or file.suffix.lower() not in (".parquet", ".pq")]
+    other = [file.name for file in files if file.is_dir() or file.suffix.lower() not in ParquetTable.endings]
     if other or not files:
         found = f"contains {other[0]!r}" if other else "is empty"
         raise ValueError(
             f"a folder must contain Parquet files only, and {path} {found}. Move the Parquet files to a separate "
             "folder."
         )
-    form.is_csv(files[0])  # refuses sep, encoding and decimal
+    table_file(files[0], form)  # refuses options
     return files
 
 
@@ -256,18 +177,7 @@ def header(path: Path, form: Format) -> list[Any]:
                 f"all files must have the same columns; {other} and {files[0]} differ. Write the files again."
             )
         return names
-    is_csv = form.is_csv(path)
-    with open(path, "rb"):  # if the file is absent or forbidden, raise the error of the operating system
-        pass
-    try:
-        if not is_csv:
-            return list(ParquetFile(path).schema_arrow.empty_table().to_pandas().columns)
-        with form.rows(path, strict=False) as rows:
-            if names := next(rows):
-                return names
-    except Exception:  # messages of the readers may quote private data: replace every one
-        pass
-    raise form.unreadable(path)
+    return table_file(path, form).names()
 
 
 def unfit_columns(path: Path, schema: Schema, form: Format) -> list[str]:
@@ -275,13 +185,14 @@ def unfit_columns(path: Path, schema: Schema, form: Format) -> list[str]:
     if path.is_dir():
         unfit = {name for file in files_of(path, form) for name in unfit_columns(file, schema, form)}
         return [name for name in schema.names if name in unfit]
-    names, is_csv = header(path, form), form.is_csv(path)
-    raw = _read(path, form, names, refuses=True)
+    file = table_file(path, form)
+    names = file.names()
+    raw = file.cells(names, schema, strict=True)
     found = []
     rows = {}
     for column in schema:
         if names.count(column.name) == 1:
-            rows[column.name] = _text(raw[column.name], column, False) if is_csv else raw[column.name]
+            rows[column.name] = raw[column.name] if file.typed else _text(raw[column.name], column, False)
             try:
                 column.conform(rows[column.name])
             except (TypeError, ValueError):
@@ -292,28 +203,6 @@ def unfit_columns(path: Path, schema: Schema, form: Format) -> list[str]:
         except ValueError:
             found.append("rules")
     return found
-
-
-def _read(path: Path, form: Format, names: Sequence[Any], refuses: bool) -> pd.DataFrame:
-    """Read a table without conversions. All cells of a CSV file are text, and all rows are as long as the header."""
-    try:
-        if not form.is_csv(path):
-            return pd.read_parquet(path)
-        cells: list[list[str]] = [[] for _ in names]
-        same: list[dict[str, str]] = [{} for _ in names]  # a text that repeats is kept once
-        with form.rows(path, strict=refuses) as rows:
-            next(rows)
-            for row in rows:
-                if len(row) != len(names):  # pandas would fill or cut it
-                    if not row and all(not later for later in rows):
-                        break  # blank lines at the end
-                    raise form.unreadable(path)
-                for cell, column, known in zip(row, cells, same, strict=True):
-                    column.append(known.setdefault(cell, cell))
-        return pd.DataFrame(dict(enumerate(cells)), dtype=object).set_axis(list(names), axis=1)
-    except Exception:  # messages may quote private data, as above
-        pass
-    raise form.unreadable(path)
 
 
 def _text(text: pd.Series, column: Column | None, of_user: bool) -> pd.Series:

@@ -9,6 +9,8 @@ from typing import Any
 EXTRAS = {
     "bambi": ("bambi", "bambi"),
     "dask": ("dask", "dask"),
+    "openpyxl": ("openpyxl", "files"),
+    "pyreadstat": ("pyreadstat", "files"),
     "sklearn": ("scikit-learn", "audit"),
     "statsmodels": ("statsmodels", "demo"),
     "torch": ("torch", "torch"),

@@ -12,7 +12,8 @@ from iwbayes import cli
 from iwbayes.datasets import simulate_table
 from iwbayes.release import load
 from iwbayes.schema import Schema
-from iwbayes.tables.read_table import Format, read_table, stored_rows
+from iwbayes.tables.file_formats import Format
+from iwbayes.tables.read_table import read_table, stored_rows
 
 CANARY = "canary-8675309"
 # Dask's readers use what pandas 3.1 announces to remove
@@ -103,7 +104,7 @@ def test_what_is_wrong_with_a_folder_is_said_before_a_cell_is_read(folder, monke
     output = ("-o", folder / "r.iwb", "--ledger", folder / "l")
     failed(publish(folder, "parts", *output), "--n-synthetic is required for a folder")
     output = (*output, "--n-synthetic", 50)
-    failed(publish(folder, "parts", *output, "--sep", ";"), "--sep and --encoding are for CSV files")
+    failed(publish(folder, "parts", *output, "--sep", ";"), "sep cannot be used for Parquet files")
     failed(publish(folder, "parts", *output, "--drop", "who"), "['who'] are not. Correct")
     failed(publish(folder, "visits", *output), "columns that the schema does not declare")
     inside = ("-o", folder / "parts" / "0.parquet", "-f", "--n-synthetic", 50)

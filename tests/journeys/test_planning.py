@@ -246,7 +246,7 @@ def test_private_rows_are_refused(public):
         ({"formula": "income ~ nothing"}, ValueError, "nothing"),
         ({"epsilon": []}, ValueError, "got an empty sequence"),
         ({"epsilon": [1, -1]}, ValueError, "epsilon must be positive"),
-        ({"like": "t.csv"}, TypeError, "like must be a SyntheticTable, a DataFrame or a Release; got str"),
+        ({"like": "t.csv"}, TypeError, "like must be a frame of pandas, .* got str"),
         ({"like": pd.DataFrame({"age": [30.0]})}, ValueError, "sex"),
         ({"adjacency": "replace-user"}, ValueError, "cannot be planned if users own several rows"),
         ({"n_simulations": 0}, ValueError, "n_simulations must be a whole number"),

@@ -321,10 +321,11 @@ def test_a_column_that_appears_twice_is_refused():
         FRUIT.conform(frame)
 
 
-@pytest.mark.parametrize("table", [None, GOOD, np.zeros((2, 4)), pd.Series([1.0])])
-def test_only_a_data_frame_is_a_table(table):
-    with pytest.raises(TypeError, match="pandas DataFrame"):
+@pytest.mark.parametrize("table", [None, [1, 2], np.zeros((2, 4)), pd.Series([1.0])])
+def test_only_frames_and_dicts_are_tables(table):
+    with pytest.raises(TypeError, match="a table must be a frame of pandas, polars, Arrow or DuckDB, or a dict"):
         FRUIT.conform(table)
+    pd.testing.assert_frame_equal(FRUIT.conform(GOOD), FRUIT.conform(pd.DataFrame(GOOD)))
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 4), (3, 6), (1, 3, 5)])

@@ -82,7 +82,8 @@ def test_a_declared_column_stands_there_once(tmp_path):
         ({"sep": "\n"}, "sep must be one character"),
         ({"sep": '"'}, "sep must be one character"),
         ({"sep": "1"}, "sep must be one character"),
-        ({"sep": None}, "sep must be text; got NoneType"),
+        ({"sep": 3}, "sep must be text; got int"),
+        ({"sheet": "t"}, "sheet cannot be used for CSV files, such as .*it is for Excel files"),
         ({"encoding": "klingon"}, "encoding must be a Python text encoding"),
         ({"encoding": "hex"}, "encoding must be a Python text encoding"),
         ({"encoding": "undefined"}, "encoding must be a Python text encoding"),
@@ -102,7 +103,7 @@ def test_wrong_options_are_refused_with_the_remedy(tmp_path, options, match):
 
 def test_formats_of_csv_are_not_for_parquet(tmp_path):
     EXPECTED.to_parquet(tmp_path / "t.parquet")
-    with pytest.raises(ValueError, match="sep and encoding are for CSV files"):
+    with pytest.raises(ValueError, match="sep cannot be used for Parquet files, such as .*it is for CSV files"):
         iw.read_table(tmp_path / "t.parquet", SCHEMA, sep=";")
 
 

@@ -12,8 +12,8 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from iwbayes.curator.generators.ledger_fit import LedgerFit, check_whole
-from iwbayes.curator.generators.tables.bins import is_numeric
-from iwbayes.curator.generators.tables.coding import RowCodes, coded_rows, useful_cells
+from iwbayes.curator.generators.tables.bins import ColumnBins, is_numeric
+from iwbayes.curator.generators.tables.coding import RowCodes, coded_rows, public_bins, useful_cells
 from iwbayes.curator.generators.tables.counts import (
     Codes,
     consistent_tables,
@@ -141,6 +141,11 @@ class BayesNet(LedgerFit["FittedNetwork"]):
             events.append(Event("BayesNet structure", "exponential", shares.selection, count=len(schema) - 1))
         events.append(count_event("BayesNet tables", *shares.tables, len(schema)))
         return tuple(events)
+
+    def column_bins(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[ColumnBins, ...]:
+        """Return the bins of each column, from public facts alone."""
+        number, own = sum(map(is_numeric, facts.schema)), self._shares(facts.schema, epsilon, delta).bins
+        return public_bins(facts, number, own, max_bins=self.max_bins, theta=BINS_THETA * self.theta)
 
     def _learn(
         self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float

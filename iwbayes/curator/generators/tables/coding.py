@@ -162,6 +162,15 @@ def number_of_bins(column: Column, useful: float, max_bins: int) -> int:
     return int(np.clip(useful, min(4, max_bins), max_bins))
 
 
+def public_bins(
+    facts: PublicFacts, n_counts: int, budget: Budget, *, max_bins: int, theta: float
+) -> tuple[ColumnBins, ...]:
+    """Return the bins of each column, if the counts of so many columns share a budget."""
+    numeric = any(is_numeric(column) for column in facts.schema)
+    fine = useful_cells(facts, n_counts, budget, theta) if numeric else 0.0
+    return tuple(ColumnBins.of(column, number_of_bins(column, fine, max_bins)) for column in facts.schema)
+
+
 def coded_rows(
     private: PrivateTable,
     ledger: Ledger,
@@ -180,10 +189,7 @@ def coded_rows(
     ``columns`` are indices, with all numeric columns among them. ``budget`` is that of all their counts together. The
     number of bins, at most ``max_bins``, is chosen so that the counts are useful by `useful_cells` with ``theta``.
     """
-    schema = facts.schema
-    numeric = any(is_numeric(column) for column in schema)
-    fine = useful_cells(facts, len(columns), budget, theta) if numeric else 0.0
-    bins = tuple(ColumnBins.of(column, number_of_bins(column, fine, max_bins)) for column in schema)
+    bins = public_bins(facts, len(columns), budget, max_bins=max_bins, theta=theta)
     rows = RowCodes(private, bins, keep=keep)
     groups = [Groups(np.arange(b.size), np.ones(b.size)) for b in bins]
     measured: dict[int, tuple[Array, Array]] = {}
