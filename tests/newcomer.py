@@ -22,6 +22,7 @@ from iwbayes.cli import app
 
 README, START = ROOT / "README.md", ROOT / "docs" / "start.md"
 RATES = ROOT / "docs" / "howto" / "offsets_and_counts.md"
+CODE_BOOK = ROOT / "docs" / "howto" / "from_a_code_book.md"
 PYTHON, SHELL = [sys.executable, "-c"], ["bash", "-euo", "pipefail", "-c"]
 COMMANDS = {command.name or command.callback.__name__ for command in app.registered_commands}
 
@@ -30,7 +31,11 @@ def journeys(extras: list[str]) -> dict[str, list[list[str]]]:
     """Command lines of each journey, which share a folder: those of a plain installation, or those that need extras."""
     demonstration = {"the demonstration": [[*SHELL, "iwbayes demo"]]}
     if extras:
-        pages = {"bambi": {"a page that needs Bambi": [code(PYTHON, blocks(RATES, "python"))]}, "demo": demonstration}
+        pages = {
+            "bambi": {"a page that needs Bambi": [code(PYTHON, blocks(RATES, "python"))]},
+            "demo": demonstration,
+            "files": {"a page that needs pyreadstat": [code(PYTHON, blocks(CODE_BOOK, "python"))]},
+        }
         return {name: lines for extra in extras for name, lines in pages[extra].items()}
     curator, analyst = blocks(README, "python")
     return {

@@ -14,8 +14,8 @@ from iwbayes.release.statement import Event
 from iwbayes.schema import Schema
 from iwbayes.schema.columns import _Numeric
 from iwbayes.schema.schema import alike
-from iwbayes.tables.file_formats import Format
-from iwbayes.tables.read_table import check_drop, header, other_separator, unfit_columns
+from iwbayes.tables.file_formats import Format, table_file
+from iwbayes.tables.read_table import check_drop, files_of, header, other_separator, unfit_columns
 from iwbayes.utils.warnings import PrivacyWarning
 
 _ROWS = 1000  # for which settings are checked if --n is not given
@@ -41,6 +41,8 @@ class Findings:
     plan: Plan | None  # None if the number of rows was not given
     left: tuple[float, float] | None  # remaining epsilon and delta of the ledger, if there is one
     affordable: bool  # whether the release fits in the ledger
+    price: float | None = None  # epsilon of the release alone, if it is known
+    together: float | None = None  # epsilon of the ledger with the release
 
     @property
     def fits(self) -> bool:
@@ -78,6 +80,10 @@ class Findings:
         said.append("settings: valid" + ("; pass --n to see the expected noise" if self.plan is None else ""))
         if self.plan is not None:
             said.append(f"noise ratio: {self.plan.noise_ratio:.3g}. {self.plan.advice}".rstrip(" ."))
+        if self.price is not None and self.plan is not None:
+            said.append(f"price: epsilon {self.price!r} at delta {self.plan.delta:g} for this release alone")
+        if self.together is not None:
+            said.append(f"ledger: epsilon {self.together!r} with this release")
         if self.left is not None:
             verdict = "fits" if self.affordable else "does not fit; use a smaller budget"
             said.append(
@@ -99,9 +105,15 @@ def check_release(
     keep_declared: bool,
     user: str | None,
     look: bool,
+    dry_run: bool,
 ) -> Findings:
-    """Check the header of a file, the settings by a plan, and the ledger; read cells with ``look`` only."""
+    """Check the header of a file, the settings by a plan, and the ledger; read cells with ``look`` only.
+
+    A dry run also counts the rows, and says the price.
+    """
     check_drop(drop, schema)
+    if dry_run and n is None:
+        n = _rows_of(path, form, user)
     with warnings.catch_warnings():
         if n is None:
             warnings.simplefilter("ignore", PrivacyWarning)  # the number of rows, to compare delta with, is unknown
@@ -131,4 +143,14 @@ def check_release(
         plan=None if n is None else plan,
         left=None if ledger is None else ledger.left,
         affordable=affordable,
+        price=plan.price if dry_run and user is None else None,
+        together=min(plan.together, ledger.epsilon) if dry_run and ledger is not None and user is None else None,
     )
+
+
+def _rows_of(path: Path, form: Format, user: str | None) -> int:
+    """Return the public number of rows of a file or folder."""
+    if user is not None:
+        raise ValueError("the number of people is not counted in a dry run. Pass it as --n.")
+    files = files_of(path, form) if path.is_dir() else [path]
+    return sum(table_file(file, form).count() for file in files)

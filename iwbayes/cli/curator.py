@@ -11,6 +11,7 @@ import typer
 
 from iwbayes.cli.app import Debug, Force, Json, LargeDelta, SchemaFile, app
 from iwbayes.cli.output import as_options, check_output, columns, errors, facts_of, for_reading, save_or_rescue, say
+from iwbayes.cli.publication import Publication, schema_of, take_options
 from iwbayes.cli.schema_and_plan import (
     Adjacency,
     Delta,
@@ -41,16 +42,21 @@ NO_LEDGER = "no ledger: earlier releases of these rows are not counted (see iwba
     "  iwbayes publish parts/ -s people.toml --epsilon 1 --delta 1e-8 \\\n"
     "    --n-synthetic 100000 -o people.iwb\n"
     "  iwbayes publish people.csv -s people.toml --epsilon 1 --delta 1e-6 \\\n"
-    "    --check --n 4000\n\n"
+    "    --check --n 4000\n"
+    "  iwbayes publish publish.toml --dry-run\n"
+    "  iwbayes publish publish.toml\n\n"
     "All settings and cells are checked before any budget is spent. If a run is interrupted, its charges to a ledger "
     "remain, and no file is written."
 )
 def publish(
+    context: typer.Context,
     table: Annotated[
         Path,
         typer.Argument(
             help="Private rows: a file of CSV, Parquet, Excel, SPSS, Stata or SAS, or a folder of Parquet files. A "
-            "folder may be larger than memory and needs the extra dask."
+            "folder may be larger than memory and needs the extra dask. Or a publish.toml, which has all options.",
+            callback=take_options,
+            is_eager=True,
         ),
     ],
     schema: SchemaFile,
@@ -103,6 +109,9 @@ def publish(
         bool,
         typer.Option("--check", help="Only check header, settings and ledger. No cell is read and nothing is charged."),
     ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="As --check, and print exactly what would be charged. Counts the rows.")
+    ] = False,
     n: Annotated[
         int | None, typer.Option("--n", help="With --check: number of rows (or people), to predict the noise.")
     ] = None,
@@ -110,6 +119,10 @@ def publish(
         bool,
         typer.Option("--look", help="With --check: also read the cells, and name columns with cells that do not fit."),
     ] = False,
+    export: Annotated[
+        list[str] | None,
+        typer.Option(help="Also write rows and weights as csv or dta, next to the release; may be repeated."),
+    ] = None,
     force: Force = False,
     as_json: Json = False,
     debug: Debug = False,
@@ -118,7 +131,8 @@ def publish(
 
     Writes a release: synthetic rows with weights, under one privacy budget.
     """
-    if not check and (look or n is not None or output is None):
+    check, said = check or dry_run, cast(Publication, context.obj)
+    if not check and (look or (n is not None and "n" not in said.options) or output is None):
         missing, misplaced = ("required without --check", "--output / -o"), ("for --check only", "--look, --n")
         wrong, hint = missing if output is None else misplaced
         raise typer.BadParameter(wrong, param_hint=hint)
@@ -128,7 +142,10 @@ def publish(
         ledger_files = [] if ledger is None else [ledger, LedgerFile(ledger).lock_path]
         if output is not None:
             inside = list(table.iterdir()) if table.is_dir() else []
-            check_output(output, force, inputs=[table, *inside, schema, *ledger_files])
+            used = [table, *inside, schema, *ledger_files]
+            exported = [output.with_suffix(f".{kind}") for kind in _kinds(export)]
+            for file in (output, *exported, *(f.with_name(f"{f.name}.txt") for f in exported)):
+                check_output(file, force, inputs=used)
         from iwbayes.curator.contribution import bounding_events, check_grid
         from iwbayes.curator.generators.aim.aim import AIM
         from iwbayes.curator.generators.aim.mst import MST
@@ -140,13 +157,13 @@ def publish(
         from iwbayes.curator.protocols import check_adjacency
         from iwbayes.curator.publish import BOUND_SHARE, check_ledger, publish_users, release_epsilon
         from iwbayes.curator.publish import publish as publish_table
-        from iwbayes.schema import Schema
         from iwbayes.tables import PrivateTable
         from iwbayes.tables.file_formats import Format
         from iwbayes.tables.read_table import read_table, stored_rows
         from iwbayes.utils import checks
 
-        declared = Schema.from_toml(schema)
+        declared = schema_of(schema, said.columns, [*(drop or []), *([] if user is None else [user])])
+        about = {**({} if output is None else {"name": output.stem}), **said.about}
         if table.is_dir() and n_synthetic is None and not check:
             raise ValueError(
                 "--n-synthetic is required for a folder, because the default of five synthetic rows per private row "
@@ -182,7 +199,8 @@ def publish(
             checks.whole("n_synthetic", 1 if n_synthetic is None else n_synthetic)
             parts = [bounding_events(BOUND_SHARE * epsilon, len(grid))] if grid else []
             parts.append((noise_event("release", planned, delta),))
-            kept |= {"ledger": own if ledger else None, "parts": parts, "n": n, "look": look}
+            kept |= {"ledger": own if ledger else None, "parts": parts, "n": n, "look": look, "dry_run": dry_run}
+            settings |= {"n_synthetic": n_synthetic, "ledger": own if ledger and not grid else None}
             plan_of = partial(plan_release, declared.admitting(on_undeclared), **settings)
             found = check_release(table, form, declared, plan_of, **kept)
             say(json.dumps(found.facts, indent=1) if as_json else wrapped(as_options(str(found)), width=columns()))
@@ -193,19 +211,25 @@ def publish(
         else:
             rows = read_table(table, declared, on_undeclared=on_undeclared, **kept, **vars(form))
             private = PrivateTable(rows, declared, user=user, on_undeclared=on_undeclared)
-        options |= {"n_synthetic": n_synthetic, "ledger": own, "allow_large_delta": allow_large_delta}
+        options |= {"n_synthetic": n_synthetic, "ledger": own, "allow_large_delta": allow_large_delta, "about": about}
         options["progressbar"] = not as_json
         if grid:
             release = publish_users(private, epsilon=epsilon, delta=delta, grid=grid, **options)  # type: ignore[arg-type]
         else:
             release = publish_table(private, epsilon=epsilon, delta=delta, adjacency=adjacency, **options)  # type: ignore[arg-type]
         written = save_or_rescue(lambda path: release.save(path, overwrite=force), cast(Path, output))
+        others = [
+            file for kind in _kinds(export) for file in release.export(written.with_suffix(f".{kind}"), overwrite=force)
+        ]
         if ledger is None:
             say(for_reading(NO_LEDGER), err=True)
         if as_json:
-            say(json.dumps({"path": str(written), **facts_of(release)}, indent=1))
+            exports = {"exports": list(map(str, others))} if others else {}
+            say(json.dumps({"path": str(written), **exports, **facts_of(release)}, indent=1))
         else:
-            say(f"{release.summary(width=columns())}\nwritten to {written}")
+            say(f"{release.summary(width=columns())}\n{for_reading(f'written to {written}')}")
+            for file in others:
+                say(for_reading(f"exported to {file}"))
 
 
 @app.command(
@@ -224,6 +248,7 @@ def ledger(
         str | None, typer.Option(help="To create a ledger: how the costs of releases add up, gdp, renyi or basic.")
     ] = None,
     allow_large_delta: LargeDelta = False,
+    uses: Annotated[bool, typer.Option("--uses", help="Also show each use of the private rows.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -239,10 +264,21 @@ def ledger(
         statement = found.statement()
         if as_json:
             facts = {"path": str(file), "budget": {"epsilon": found.epsilon, "delta": found.delta}, "rule": found.rule}
+            facts["releases"] = found.releases.to_dict("records")
             say(json.dumps({**facts, "left": found.left, "spent": statement.to_dict()}, indent=1))
         else:
-            epsilon, delta = found.left
-            say(f"{found!r}\nleft: epsilon {epsilon:.4g} at delta {delta:.3g}\n{statement}")
+            say(found.summary(width=columns()))
+            if uses:
+                say(f"\n{wrapped(str(statement), width=columns())}")
+
+
+def _kinds(export: list[str] | None) -> list[str]:
+    """Return the kinds of exported files, or raise if one is unknown."""
+    from iwbayes.release.export import KINDS
+
+    if unknown := [kind for kind in export or () if kind not in KINDS]:
+        raise ValueError(f"--export must be one of {list(KINDS)}; got {unknown}.")
+    return list(dict.fromkeys(export or ()))
 
 
 def _grid(user: str | None, rows_per_user: str | None) -> list[int]:

@@ -56,6 +56,7 @@ def facts_of(release: Release) -> dict[str, Any]:
         "n_private": release.n_private,
         "n_synthetic": len(release.synthetic),
         "columns": list(release.synthetic.schema.names),
+        "about": release.about,
         "origin": release.synthetic.origin,
         "method": weights.method,
         "ess": finite(weights.ess),

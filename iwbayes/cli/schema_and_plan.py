@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from iwbayes.cli.app import Debug, Json, SchemaFile, app
 from iwbayes.cli.output import columns, errors, finite, for_reading, say, working
+from iwbayes.cli.publication import Publication, schema_of, take_options
 from iwbayes.utils.display import fill, text_table, wrapped
 
 if TYPE_CHECKING:
@@ -174,10 +175,14 @@ def _say_codebook(path: Path, drop: list[str], sheet: str | None) -> None:
     '    --delta 1e-6 --formula "income ~ age"'
 )
 def plan(
+    context: typer.Context,
     schema: SchemaFile,
     n: Annotated[int, typer.Option("--n", help="Number of private rows.")],
     epsilon: Annotated[list[float], typer.Option(help="Privacy budget epsilon; may be repeated with --formula.")],
     delta: Delta,
+    settings: Annotated[
+        Path | None, typer.Argument(help="A publish.toml, which has all options.", callback=take_options, is_eager=True)
+    ] = None,
     for_model: ForModel = None,
     response: Response = None,
     share: Share = 0.3,
@@ -202,9 +207,8 @@ def plan(
     Uses the schema and the number of rows, and reads no private row.
     """
     with errors(debug):
-        from iwbayes.schema import Schema
-
-        written = Schema.from_toml(schema)
+        said = cast(Publication, context.obj)
+        written = schema_of(schema, said.columns, said.left_out)
         declared = written.admitting(on_undeclared)
         weights = named_weights(declared, for_model, response, family)
         options: dict[str, Any] = {"delta": delta, "weights": weights, "share": share, "adjacency": adjacency}

@@ -22,7 +22,13 @@ CHOICE_SHARE = 0.5  # of epsilon for choosing the bound; the rest counts the kep
 
 
 def bound_contributions(
-    private: PrivateTable, ledger: Ledger, *, epsilon: float, grid: Sequence[int], threshold: int | None = None
+    private: PrivateTable,
+    ledger: Ledger,
+    *,
+    epsilon: float,
+    grid: Sequence[int],
+    threshold: int | None = None,
+    name: str = "",
 ) -> PrivateTable:
     """Keep at most tau rows per user and count them, before `publish`; tau is chosen privately from a public grid.
 
@@ -43,6 +49,8 @@ def bound_contributions(
     threshold : int, optional
         Number of users that may lose rows, at least 0. By default 6 sqrt(p) sigma: p is the number of encoded columns,
         and sigma the noise multiplier of the ledger's whole budget (sqrt(p)/epsilon if its delta is 0).
+    name : str, default ""
+        Name of this use in the ledger.
 
     Returns
     -------
@@ -72,7 +80,7 @@ def bound_contributions(
     epsilon, _ = check_budget(epsilon, 0.0)
     limit = _default_threshold(private, ledger) if threshold is None else checks.whole("threshold", threshold, 0)
     events = bounding_events(epsilon, len(candidates))
-    account = ledger.charge_release(*events)
+    account = ledger.charge_release(*events, name=name)
     counts = private.rows_of_users
     tau, left = candidates[0], events[-1].epsilon
     if len(candidates) > 1:

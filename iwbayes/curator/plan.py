@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
 from iwbayes.curator.named_models import weights_for
 from iwbayes.curator.pipeline import JointEvents, own_delta
 from iwbayes.curator.privacy.accounting import check_budget, largest_scale, small_delta
+from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.protocols import Generator, PublicFacts, WeightProvider, is_generator
 from iwbayes.curator.weight_providers.score_stages import BOUND_RANGE, NOISE_PART
 from iwbayes.curator.weight_providers.tilt import CLIP_RANGE, MOST_DIRECTIONS, WIDE, TiltWeights
@@ -68,6 +70,9 @@ class Plan:
     delta: float
     #: `noise_sd` of each stage, the last one included, if the tilt is measured in stages; otherwise empty.
     stage_noise_sd: tuple[float, ...] = ()
+    #: Epsilon that the release costs alone, at `delta`, and that of the whole ledger with it, at the ledger's delta.
+    price: float = math.nan
+    together: float = math.nan
     #: What each column becomes: its number of ``features``, the ``bins`` or levels that the generator counts (if it is
     #: `BayesNet`), and the ``noise``, as standard deviation, of its mean in the unit of the column, or of the share of
     #: a level. Rows are uniform; the noise is NaN if the weights measure scores of models.
@@ -117,6 +122,8 @@ def plan(
     share: float = 0.3,
     adjacency: Adjacency = "replace-one",
     rows_per_user: int = 1,
+    n_synthetic: int | None = None,
+    ledger: Ledger | None = None,
 ) -> Plan:
     """Predict the noise of `publish` without using any private row.
 
@@ -132,6 +139,11 @@ def plan(
         As in `publish`.
     rows_per_user : int, default 1
         Largest number of rows per user, for adjacency "replace-user".
+    n_synthetic : int, optional
+        Number of synthetic rows, by default five per private row.
+    ledger : Ledger, optional
+        Ledger that the release will be charged to: its adjacency and rule determine the price, with all that it has
+        charged. By default a new one. Nothing is charged.
 
     Raises
     ------
@@ -164,9 +176,11 @@ def plan(
             f"under {adjacency!r} every person owns one row; got rows_per_user={rows_per_user}. Use "
             f"adjacency='replace-user' for users with several rows."
         )
-    facts = PublicFacts(schema, int(n), ROWS_PER_PRIVATE_ROW * int(n), adjacency, int(rows_per_user))
+    ledger = Ledger(epsilon, delta, adjacency) if ledger is None else ledger
+    adjacency, rows = ledger.adjacency, ROWS_PER_PRIVATE_ROW * int(n) if n_synthetic is None else n_synthetic
+    facts = PublicFacts(schema, int(n), checks.whole("n_synthetic", rows), adjacency, int(rows_per_user))
     events = JointEvents(facts, generator, tilt, share, epsilon, delta)
-    t = largest_scale(events, epsilon, delta, adjacency=adjacency)
+    t = largest_scale(events, epsilon, delta, cost=partial(ledger.price_of_release, delta=delta))
     warn_of_delta(delta, "users" if adjacency == "replace-user" else "rows", int(n))
     own, rest = events.parts(t)
     reference = uniform_table(schema, _PLAN_ROWS, random_seed=0)
@@ -174,7 +188,8 @@ def plan(
     size, noise = (measured.terms, measured.features.dim), (measured.noise_sd, measured.noise_ratio)
     noise_sd = math.nan if tilt.of_scores else measured.noise_sd
     columns = _columns(reference, noise_sd, facts, generator, own, own_delta(generator, delta))
-    return Plan(own, rest, events(t), *size, *noise, epsilon, delta, measured.stage_noise_sd, columns)
+    price = ledger.price_of_release(events(t), delta=delta), ledger.would_cost(*events(t), delta=delta)
+    return Plan(own, rest, events(t), *size, *noise, epsilon, delta, measured.stage_noise_sd, *price, columns)
 
 
 def _columns(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -25,10 +25,12 @@ from iwbayes.curator.settings import in_words
 from iwbayes.curator.weight_providers.tilt import TiltWeights
 from iwbayes.evidence.scores import ScoreModel
 from iwbayes.release import Release
+from iwbayes.release.release import ABOUT
 from iwbayes.release.statement import RowAdjacency
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.tables.released_columns import empty_columns
 from iwbayes.utils import checks
+from iwbayes.utils.display import one_line
 from iwbayes.utils.warnings import CalibrationWarning, IwbayesWarning, WeightsWarning
 
 #: Stages of `publish`, and their relative durations with default settings, roughly.
@@ -57,6 +59,7 @@ def publish(
     ledger: Ledger | None = None,
     noise: NoiseSource | None = None,
     allow_large_delta: bool = False,
+    about: Mapping[str, str] | None = None,
     random_seed: int | np.random.Generator | None = None,
     progressbar: bool = True,
 ) -> Release:
@@ -96,6 +99,9 @@ def publish(
     allow_large_delta : bool, default False
         Accept a delta of one over the number of rows or more, which does not protect single rows; the statement names
         it. A ledger that you pass has its own setting.
+    about : dict of str, optional
+        Texts for the readers of the release: its "name", which the ledger records too, "publisher", "purpose" and
+        "contact". They are published.
     random_seed : int or numpy.random.Generator, optional
         Seed for sampling the synthetic rows. It never affects the privacy noise.
     progressbar : bool, default True
@@ -126,6 +132,7 @@ def publish(
     'TiltWeights(scores of y ~ x + z)'
     """
     weights = weights_for(weights, for_models, response, getattr(private, "schema", None))
+    about = check_about(about)
     generator = BayesNet() if generator is None else generator
     if isinstance(generator, SyntheticTable):
         generator = GivenTable(generator, owed_events(generator, ledger if isinstance(ledger, Ledger) else None))
@@ -163,13 +170,15 @@ def publish(
             # before the charge: where warnings are errors, the release ends here and nothing is spent
             if given is None and (said := noise_warning(weights, facts, rest, delta)):
                 warnings.warn(said, CalibrationWarning, stacklevel=2)
-            account = ledger.charge_release(*events(t), delta=delta)
+            account = ledger.charge_release(*events(t), delta=delta, name=about.get("name", ""))
             pipeline = Pipeline(generator, weights, own, rest, delta, n)
             synthetic, weighted = pipeline.run(private, account, sampler, step)
             statement = replace(ledger.statement(), on_undeclared=private.on_undeclared)
     recipe: dict[str, Any] = {**words, "share": events.share, "calibration": t, "settings": pipeline.to_data()}
     if isinstance(weights, TiltWeights) and weights.for_models:
         recipe["for_models"] = [model if isinstance(model, str) else model.name for model in weights.for_models]
+    if about:
+        recipe["about"] = about
     release = Release(synthetic, weighted, statement, n_private=facts.n_private, recipe=recipe)
     # where warnings are errors, these must not lose a release that was paid for
     if release.unfit:
@@ -192,6 +201,16 @@ def _number_of_rows(private: PrivateTable, generator: Generator | GivenTable, n_
             f"all {rows} rows of the given table are published; got n_synthetic={n_synthetic!r}. Leave it out."
         )
     return checks.whole("n_synthetic", rows)
+
+
+def check_about(about: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the texts that go with a release, each in one line; raise if they have other keys or are no texts."""
+    given = {} if about is None else about
+    if not isinstance(given, Mapping) or not all(isinstance(text, str) for text in given.values()):
+        raise TypeError(f"about must be a dict of texts, such as {{'name': 'people 2026'}}; got {about!r}.")
+    if unknown := [key for key in given if key not in ABOUT]:
+        raise ValueError(f"about has the keys {list(ABOUT)} and no others; got {unknown}.")
+    return {key: one_line(given[key]) for key in ABOUT if key in given}
 
 
 def check_ledger(ledger: Ledger, adjacency: RowAdjacency, delta: float, *, allow_large_delta: bool) -> None:
@@ -228,6 +247,7 @@ def publish_users(
     share: float = 0.3,
     ledger: Ledger | None = None,
     allow_large_delta: bool = False,
+    about: Mapping[str, str] | None = None,
     random_seed: int | np.random.Generator | None = None,
     progressbar: bool = True,
 ) -> Release:
@@ -246,7 +266,7 @@ def publish_users(
         Candidates for the number of rows per user, in increasing order. Choose them without looking at the rows.
     bound_share : float
         Share of epsilon for choosing this number and counting the rows, in (0, 1).
-    n_synthetic, generator, weights, for_models, response, share, allow_large_delta, random_seed, progressbar
+    n_synthetic, generator, weights, for_models, response, share, allow_large_delta, about, random_seed, progressbar
         As in `publish`.
     ledger : Ledger, optional
         Ledger with adjacency "replace-user". The default is a new ledger with this budget.
@@ -269,6 +289,7 @@ def publish_users(
     """
     weights = weights_for(weights, for_models, response, getattr(private, "schema", None))
     epsilon, delta = check_budget(epsilon, delta)
+    about = check_about(about)
     if ledger is None:
         ledger = Ledger(epsilon, delta, "replace-user", allow_large_delta=allow_large_delta)
     elif isinstance(ledger, Ledger):  # check_bounding refuses other types
@@ -286,7 +307,8 @@ def publish_users(
         warnings.warn(said, CalibrationWarning, stacklevel=2)
     bounding = bounding_events(bound_share * epsilon, len(grid))
     ledger.check_releases(bounding, [noise_event("release", left, delta)])
-    bounded = bound_contributions(private, ledger, epsilon=bound_share * epsilon, grid=grid)
+    name = f"{about['name']}, rows per person" if "name" in about else ""
+    bounded = bound_contributions(private, ledger, epsilon=bound_share * epsilon, grid=grid, name=name)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "noise ratio", CalibrationWarning)  # already shown above
         return publish(
@@ -298,6 +320,7 @@ def publish_users(
             weights=weights,
             share=share,
             ledger=ledger,
+            about=about,
             random_seed=random_seed,
             progressbar=progressbar,
         )

@@ -24,6 +24,7 @@ import numpy as np
 from iwbayes.evidence import FeatureMap
 from iwbayes.evidence.measurement import MEAN_OF_FEATURES, noise_advice, noise_in_words
 from iwbayes.evidence.scores import RowFeatures
+from iwbayes.release.export import export
 from iwbayes.release.file import FORMAT_VERSION, from_bytes, to_bytes
 from iwbayes.release.statement import PrivacyStatement
 from iwbayes.release.weights import ESS_LIMIT, ROWS_PER_FEATURE, Weights, systematic_indices
@@ -34,6 +35,8 @@ from iwbayes.utils.archive import ArchiveError, write_atomically
 from iwbayes.utils.arrays import Array
 from iwbayes.utils.display import WIDTH, html_table, one_line, wrapped
 
+#: Texts that a curator may add for the readers of a release.
+ABOUT = ("name", "publisher", "purpose", "contact")
 #: Description of the measured features, by the name of their set.
 _MEASURED = dict(
     linear="columns alone", squares="columns and squares", quadratic="columns, squares and products of two"
@@ -121,6 +124,12 @@ class Release:
         notes = tuple(dict.fromkeys(notes))
         if notes != self.statement.notes:
             object.__setattr__(self, "statement", replace(self.statement, certified=False, notes=notes))
+
+    @property
+    def about(self) -> dict[str, str]:
+        """Texts of the curator for readers: name, publisher, purpose and contact, those that were given."""
+        given = (self.recipe or {}).get("about")
+        return {key: str(given[key]) for key in ABOUT if key in given} if isinstance(given, dict) else {}
 
     @property
     def certified(self) -> bool:
@@ -223,6 +232,7 @@ class Release:
         size = f"{n_rows} synthetic rows x {len(self.synthetic.schema)} columns"
         steps = "".join(f", {step}" for step in weights.steps)
         facts = [
+            *self.about.items(),
             ("columns", ", ".join(self.synthetic.schema.names)),
             ("rows from", self.synthetic.origin or "unknown"),
             ("weights", f"{weights.method}{steps}; {weights.n_draws} draw(s), ess {weights.ess:.0f} "
@@ -301,6 +311,24 @@ class Release:
         path = Path(path)
         write_atomically(path, self.to_bytes(), overwrite=overwrite)
         return path
+
+    def export(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> list[Path]:
+        """Write rows and weights for other programs, and a text with statement and verdict; return both paths.
+
+        Parameters
+        ----------
+        path : str or path
+            ``.csv``: labels and ISO dates; ``.dta``: Stata, with labelled codes. The text is at ``PATH.txt``. The
+            column of the weights, "weight", has underscores at its end if the release has such a column.
+        overwrite : bool, default False
+            Replace existing files.
+
+        Raises
+        ------
+        ValueError, FileExistsError, OSError
+            If the ending is a different one, or a file exists or cannot be written.
+        """
+        return export(self.synthetic, self.sample_weight, self.summary(), Path(path), overwrite=overwrite)
 
     def to_bytes(self) -> bytes:
         """Return the content of the release file; equal releases have equal bytes."""

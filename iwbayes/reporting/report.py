@@ -101,7 +101,8 @@ def report(
     if date is None:
         now = int(os.environ.get("SOURCE_DATE_EPOCH", time.time()))
         date = datetime.datetime.fromtimestamp(now, datetime.UTC).date()
-    made = [("Date", str(date)), ("iwbayes", version("iwbayes"))]
+    told = [(key.capitalize(), text) for key, text in release.about.items()]
+    made = [*told, ("Date", str(date)), ("iwbayes", version("iwbayes"))]
     summary += facts([*made, ("SHA-256 of the release", hashlib.sha256(release.to_bytes()).hexdigest())])
     some = ", ".join(schema.names[:4]) + (f" and {len(schema) - 4} more columns" if len(schema) > 4 else "")
     return page(title or f"Release{' and posterior' * (idata is not None)}: {some}", summary, sections)

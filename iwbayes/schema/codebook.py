@@ -61,9 +61,8 @@ def entries_of(
     """
     found = _read(source, sheet)
     changes = {name: _change(name, change) for name, change in ({} if columns is None else columns).items()}
-    for option, names in (("columns", changes), ("drop", drop)):
-        if absent := [name for name in names if name not in found]:
-            raise ValueError(f"{option} has the names {absent}, which are not in the code book. Correct them.")
+    if absent := [name for name in changes if name not in found]:
+        raise ValueError(f"columns has the names {absent}, which are not in the code book. Correct them.")
     return [_entry(name, said | changes.get(name, {})) for name, said in found.items() if name not in drop]
 
 
@@ -105,7 +104,9 @@ def _read(source: Any, sheet: str | None) -> dict[str, Said]:
 def _rows_of_file(path: Path, sheet: str | None) -> list[Mapping[str, Any]]:
     ending = path.suffix.lower()
     if ending in EXCEL:
-        frame = pd.read_excel(path, sheet_name=0 if sheet is None else sheet, dtype=object, keep_default_na=False)
+        with pd.ExcelFile(path) as book:
+            which: Any = _sheet(book) if sheet is None else sheet
+            frame = pd.read_excel(book, sheet_name=which, dtype=object, keep_default_na=False)
     elif ending in (".csv", ".tsv", ".txt"):
         frame = pd.read_csv(path, sep=None, engine="python", dtype=str, keep_default_na=False, encoding="utf-8-sig")
     elif ending == ".json":
@@ -114,6 +115,20 @@ def _rows_of_file(path: Path, sheet: str | None) -> list[Mapping[str, Any]]:
     else:
         raise ValueError("it must be a file of CSV, Excel, JSON, SPSS, Stata or SAS")
     return frame.to_dict("records")  # type: ignore[return-value]
+
+
+def _sheet(book: pd.ExcelFile) -> Any:
+    """Return the name of the first sheet with the headers of a code book, or of the first sheet."""
+    for name in book.sheet_names:
+        keys = {_key(header) for header in pd.read_excel(book, sheet_name=name, nrows=0).columns}
+        if "name" in keys and keys & {"type", "levels"}:
+            return name
+    return book.sheet_names[0]
+
+
+def _key(header: Any) -> str | None:
+    """Return what a header says, or None if it is unknown."""
+    return _KNOWN.get(re.sub(r"[\s_-]+", " ", str(header)).strip().casefold())
 
 
 def _joined(rows: Iterable[Mapping[str, Any]]) -> dict[str, Said]:
@@ -150,7 +165,7 @@ def _said(row: Mapping[Any, Any]) -> tuple[Said, list[str]]:
     said: Said = {}
     unknown = []
     for header, cell in row.items():
-        key = _KNOWN.get(re.sub(r"[\s_-]+", " ", str(header)).strip().casefold())
+        key = _key(header)
         if key is None:
             unknown.append(str(header))
         elif not _is_empty(cell):

@@ -403,9 +403,9 @@ class Schema(Frozen):
             What the code book lacks or has wrong: for each column a dict of headers, or its bounds, as in
             ``{"sex": {"levels": "m; f"}, "age": (18, 90)}``.
         drop : sequence of str, default ()
-            Columns to leave out, such as identifiers.
+            Columns to leave out, such as identifiers, if they are in the code book.
         sheet : str, optional
-            Sheet of an Excel file; by default the first.
+            Sheet of an Excel file; by default the first one with the headers of a code book.
 
         Raises
         ------

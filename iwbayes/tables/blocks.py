@@ -68,7 +68,7 @@ class DaskRows:
             raise TypeError(f"from_dask takes a dask.dataframe.DataFrame; got {type(frame).__name__}.")
         if user is not None:
             check_user_column(frame.columns, schema, user)
-        self._parts = _without_words(frame.to_delayed)  # some frames, such as sorted frames, read their rows here
+        self._parts = without_words(frame.to_delayed)  # some frames, such as sorted frames, read their rows here
         self._schema, self._on_undeclared, self._user = schema, on_undeclared, user
         self._kept: list[IntArray] | None = None
         self.owners = None if user is None else Owners.over(self._part_owners(user))
@@ -137,10 +137,10 @@ class DaskRows:
 def _computed(tasks: list[Any]) -> list[Any]:
     import dask
 
-    return _without_words(lambda: dask.compute(*tasks))
+    return without_words(lambda: dask.compute(*tasks))
 
 
-def _without_words(read: Callable[[], Iterable[Any]]) -> list[Any]:
+def without_words(read: Callable[[], Iterable[Any]]) -> list[Any]:
     """Return the results of Dask, without warnings; if it fails, raise a RuntimeError without the message of Dask.
 
     Threads of Dask that suppress warnings at the same time may leave the filters of the others. These are restored.

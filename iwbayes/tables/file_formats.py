@@ -92,6 +92,11 @@ class TableFile(ABC):
         """Return the cells under these names, without conversions; unless ``strict``, no single cell is an error."""
         return self._guarded(lambda: self._cells(names, schema, strict))
 
+    def count(self) -> int:
+        """Return the number of rows. No cell is interpreted."""
+        names = self.names()
+        return len(self._guarded(lambda: self._cells(names, None, True)))
+
     def _guarded(self, read: Callable[[], Any]) -> Any:
         """Replace every error of a reader, and drop its warnings: they may quote private cells."""
         try:
@@ -108,7 +113,7 @@ class TableFile(ABC):
     def _names(self) -> list[Any]: ...
 
     @abstractmethod
-    def _cells(self, names: Sequence[Any], schema: Schema, strict: bool) -> pd.DataFrame: ...
+    def _cells(self, names: Sequence[Any], schema: Schema | None, strict: bool) -> pd.DataFrame: ...
 
     def unreadable(self) -> ValueError:
         """Return the error for a file that does not have this format."""
@@ -182,7 +187,7 @@ class TextFile(TableFile):
                 return names
         raise self.unreadable()
 
-    def _cells(self, names: Sequence[Any], schema: Schema, strict: bool) -> pd.DataFrame:
+    def _cells(self, names: Sequence[Any], schema: Schema | None, strict: bool) -> pd.DataFrame:
         """Return text cells. All rows must be as long as the header; pandas would fill or cut them."""
         cells: list[list[str]] = [[] for _ in names]
         same: list[dict[str, str]] = [{} for _ in names]  # a text that repeats is kept once
@@ -214,10 +219,14 @@ class ParquetTable(TableFile):
     endings = (".parquet", ".pq")
     typed = True
 
+    def count(self) -> int:
+        """Return the number of rows, from the file's metadata."""
+        return int(self._guarded(lambda: ParquetFile(self.path).metadata.num_rows))
+
     def _names(self) -> list[Any]:
         return list(ParquetFile(self.path).schema_arrow.empty_table().to_pandas().columns)
 
-    def _cells(self, names: Sequence[Any], schema: Schema, strict: bool) -> pd.DataFrame:
+    def _cells(self, names: Sequence[Any], schema: Schema | None, strict: bool) -> pd.DataFrame:
         return pd.read_parquet(self.path)
 
 
@@ -256,7 +265,7 @@ class ExcelTable(TableFile):
             raise self.unreadable()
         return [name if name is None else str(name) for name in names]
 
-    def _cells(self, names: Sequence[Any], schema: Schema, strict: bool) -> pd.DataFrame:
+    def _cells(self, names: Sequence[Any], schema: Schema | None, strict: bool) -> pd.DataFrame:
         """Return values; rows are filled with missing cells, and empty rows at the end are not rows."""
         found: list[list[Any]] = []
         with self._rows() as rows:
@@ -295,14 +304,14 @@ class StatisticalTable(TableFile):
     def _names(self) -> list[Any]:
         return list(read_statistical(self.path, encoding=self.form.encoding, metadataonly=True)[1].column_names)
 
-    def _cells(self, names: Sequence[Any], schema: Schema, strict: bool) -> pd.DataFrame:
+    def _cells(self, names: Sequence[Any], schema: Schema | None, strict: bool) -> pd.DataFrame:
         """Return codes and dates; codes that the file declares as missing are missing, unless they are levels."""
         rows, metadata = read_statistical(self.path, encoding=self.form.encoding)
         for name, written in formats(metadata).items():
             if counted := counted_from(written, self.path.suffix.lower()):
                 rows[name] = as_dates(rows[name], *counted)
         for name, ranges in getattr(metadata, "missing_ranges", {}).items():
-            column = next((each for each in schema if each.name == name), None)
+            column = next((each for each in schema or () if each.name == name), None)
             known = column._position() if isinstance(column, _Levels) else None
             cells = rows[name].to_numpy(dtype=object)
             kept = [not is_missing(cell, ranges) or (known is not None and known(cell) >= 0) for cell in cells]

@@ -36,18 +36,18 @@ def to_pandas(rows: Any, name: str = "a table") -> pd.DataFrame:
         )
     if isinstance(rows, Mapping):
         return _of_columns(rows, name)
-    try:
-        native: Any = nw.from_native(rows)
-    except TypeError:
+    native: Any = nw.from_native(rows, pass_through=True)
+    if not isinstance(native, nw.DataFrame | nw.LazyFrame):
         raise TypeError(
             f"{name} must be a frame of pandas, polars, Arrow or DuckDB, or a dict of columns; got {kind}. Convert it."
-        ) from None
+        )
     try:
         frame = native.collect(backend="pyarrow") if isinstance(native, nw.LazyFrame) else native
         found: pd.DataFrame = frame.to_arrow().to_pandas(integer_object_nulls=True)
+        return found
     except Exception:  # messages of libraries may quote private cells
-        raise ValueError(f"{name} ({kind}) cannot be converted to pandas. Convert it first.") from None
-    return found
+        pass
+    raise ValueError(f"{name} ({kind}) cannot be converted to pandas. Convert it first.")
 
 
 def _of_columns(columns: Mapping[Any, Any], name: str) -> pd.DataFrame:

@@ -237,6 +237,48 @@ def drive_reading(said):
         said.fails(lambda: iw.read_table(path, SCHEMA, keep_declared=True))
         path.with_suffix(".parquet").write_text(good)
         said.fails(lambda: iw.read_table(path.with_suffix(".parquet"), SCHEMA))
+    drive_other_files(said)
+
+
+def drive_other_files(said):
+    """Files of Excel, SPSS and Stata: readers quote cells in errors and warnings; metadata are public."""
+    import polars as pl
+    import pyreadstat
+
+    with tempfile.TemporaryDirectory() as outside:
+        for ending in ("xlsx", "sav", "dta"):
+            path = Path(outside) / f"t.{ending}"
+            frame = rows().assign(more=TEXT)
+            if ending == "xlsx":
+                frame.to_excel(path, index=False)
+            else:
+                getattr(pyreadstat, f"write_{ending}")(frame, str(path))
+                said.fails(lambda path=path: iw.Schema.from_codebook(path))
+            iw.PrivateTable(iw.read_table(path, SCHEMA, keep_declared=True), SCHEMA)
+            narrow = iw.Schema(iw.Binary("age", [0, 1]), *SCHEMA.columns[1:])
+            said.fails(lambda path=path: iw.PrivateTable(iw.read_table(path, SCHEMA), SCHEMA))
+            said.fails(
+                lambda path=path, narrow=narrow: iw.PrivateTable(
+                    iw.read_table(path, narrow, keep_declared=True), narrow
+                )
+            )
+            content = path.read_bytes()
+            for part in (content[: len(content) // 2], content[:-40] + TEXT.encode()):
+                path.write_bytes(part)
+                with suppress(ValueError):
+                    iw.read_table(path, SCHEMA, keep_declared=True)
+            path.write_text(rows().to_csv())
+            said.fails(lambda path=path: iw.read_table(path, SCHEMA))
+    wrong = pl.DataFrame({"age": [TEXT, str(AGE)]}).lazy().with_columns(pl.col("age").cast(pl.Float64))
+    said.fails(lambda: iw.PrivateTable(wrong, SCHEMA))
+
+
+@drives("shared_users")
+def drive_shared_users(said):
+    people = [PERSON, TEXT, PERSON]
+    iw.validation.shared_users(people, people)
+    for other in ([VISITS], [PERSON, None], [[TEXT], PERSON], TEXT):
+        said.fails(lambda other=other: iw.validation.shared_users(people, other))
 
 
 @drives("PrivateTable", "Schema")
@@ -482,7 +524,7 @@ def ratio_with(table, *, kept):
 PUBLIC_ONLY = {
     "AuditResult", "BetaCalibration", "Binary", "CalibrationWarning", "Categorical", "CoverageStudy", "Date",
     "FiniteVarianceTest", "Integer", "METHODS", "PrivacyWarning", "Real", "Rehearsals", "ReleaseAudit", "ReleaseError",
-    "SeededNoise", "SyntheticTable", "SystemNoise", "Weights", "WeightsWarning", "__version__", "audit",
+    "SeededNoise", "SharedUsers", "SyntheticTable", "SystemNoise", "Weights", "WeightsWarning", "__version__", "audit",
     "audit_release", "beta_calibrate", "budget", "calibrate", "compare", "comparisons", "coverage_study", "datasets",
     "diagnose", "finite_variance_test", "fit", "forest", "intervals", "log_likelihood", "loo", "marginals",
     "noise_aware_weights", "odds_ratios", "opposite_corners", "overlap", "paper", "plan", "plan_intervals", "plots",

@@ -62,7 +62,7 @@ def test_a_wrong_user_column_is_refused_without_showing_it():
         with pytest.raises(ValueError, match="every row needs an owner") as caught:
             iw.PrivateTable(rows, MIXED_G, user="person")
         assert SECRET not in str(caught.value) and caught.value.__cause__ is None
-    with pytest.raises(TypeError, match="DataFrame"):
+    with pytest.raises(TypeError, match="a table must be a frame of pandas"):
         iw.PrivateTable([1, 2], MIXED_G, user="person")
 
 

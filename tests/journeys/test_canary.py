@@ -169,8 +169,11 @@ def test_a_ledger_is_shown_without_obeying_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     ledger = iw.Ledger.open("l.ledger", epsilon=2.0, delta=1e-6)
     ledger.charge(Event("a use", "laplace", 0.5))
+    texts = ("events", "name", "date", "notes")
     for key, value in {
         "events": None,
+        "name": None,
+        "date": None,
         "notes": [CANARY],
         "noise": CANARY,
         "adjacency": CANARY,
@@ -179,13 +182,15 @@ def test_a_ledger_is_shown_without_obeying_it(tmp_path, monkeypatch):
         values = json.loads((tmp_path / "l.ledger").read_text())
         if key == "events":
             values["charges"][0]["events"][0]["label"] = CANARY
+        elif value is None:
+            values["charges"][0][key] = CANARY
         else:
             values[key] = value
         del values["sha256"]
         (tmp_path / "h.ledger").write_text(json.dumps({**values, "sha256": ledger_file._digest(values)}))
-        shown = run("ledger", "h.ledger", code=0 if key in ("events", "notes") else 1)
-        assert shown or key not in ("events", "notes")
-        run("ledger", "h.ledger", "--json", code=0 if key in ("events", "notes") else 1)
+        shown = run("ledger", "h.ledger", code=0 if key in texts else 1)
+        assert shown or key not in texts
+        run("ledger", "h.ledger", "--json", code=0 if key in texts else 1)
 
 
 # --- objects ----------------------------------------------------------------------------------------------

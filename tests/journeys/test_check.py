@@ -51,6 +51,7 @@ def test_a_table_that_will_do_is_told_the_noise_and_charged_nothing(folder):
     assert facts == {
         "fits": True, "n_columns": 3, "hint": "", "absent": [], "repeated": [], "undeclared": [], "unfit": None,
         "without_codes": ["age"], "left": [1.0, 1e-6], "affordable": True, "noise_ratio": noise,
+        "price": None, "together": None,
     }  # fmt: skip
 
 

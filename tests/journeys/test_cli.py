@@ -281,7 +281,8 @@ def test_absent_and_unfit_files(folder, tmp_path):
     output = ("-o", tmp_path / "r.iwb")
     failed(publish(folder, "absent.csv", *output), "No such file or directory")
     failed(publish(folder, "t.csv", *output, schema="absent.toml"), "No such file or directory")
-    failed(publish(folder, "s.toml", *output), "must be a .csv or .parquet file")
+    failed(publish(folder, "s.toml", *output), "It seems to be a schema file")
+    failed(publish(folder, "t.txt", *output), "must be a file of one of the kinds .csv, .tsv, .parquet")
     (tmp_path / "bad.toml").write_text("[[column]\n")
     failed(publish(folder, "t.csv", *output, schema=tmp_path / "bad.toml"), "not valid TOML")
 
@@ -414,7 +415,7 @@ def test_a_ledger_is_begun_shown_charged_and_refuses(folder, tmp_path):
     path = tmp_path / "l.ledger"
     failed(run("ledger", path), "Pass epsilon and delta")
     failed(run("ledger", path, "--epsilon", 1), "Pass both")
-    assert "spent (0, 0) of (1.2, 1e-06)" in run("ledger", path, "--epsilon", 1.2, "--delta", 1e-6).stdout
+    assert "the budget epsilon 1.2 and delta 1e-06" in run("ledger", path, "--epsilon", 1.2, "--delta", 1e-6).stdout
     options = ("--ledger", path, "--n-synthetic", 50)
     assert publish(folder, "t.csv", "-o", tmp_path / "a.iwb", *options).exit_code == 0
     spent = json.loads(run("ledger", path, "--json").stdout)
@@ -451,13 +452,13 @@ def test_people_with_several_rows(folder, tmp_path):
     run("ledger", tmp_path / "l", "--epsilon", 2, "--delta", 1e-6, "--adjacency", "replace-user")
     wrong = ("--ledger", tmp_path / "l", "--for-model", "zz ~ 1")
     failed(run("publish", *line, "-o", tmp_path / "s.iwb", *users, *wrong), "got ['zz']")
-    assert "0 event(s)" in run("ledger", tmp_path / "l").stdout  # the bound on rows was not charged either
+    assert "Spent: epsilon 0 " in run("ledger", tmp_path / "l").stdout  # the bound on rows was not charged either
     run("ledger", tmp_path / "small", "--epsilon", 1, "--delta", 1e-6, "--adjacency", "replace-user")
     result = run("publish", *line, "-o", tmp_path / "s.iwb", *users, "--ledger", tmp_path / "small")
     warned, refused = result.stderr.splitlines()
     assert result.exit_code == 1 and refused.startswith("error: ") and "nothing was drawn" in refused
     assert warned.startswith("warning: noise ratio ")
-    assert "0 event(s)" in run("ledger", tmp_path / "small").stdout
+    assert "Spent: epsilon 0 " in run("ledger", tmp_path / "small").stdout
 
 
 def test_generators_and_mechanisms(folder, tmp_path):
@@ -1088,4 +1089,4 @@ def test_a_model_that_says_nothing_is_refused_before_the_charge(folder, tmp_path
     line = ("-o", tmp_path / "r.iwb", "--ledger", tmp_path / "l", "--for-model", formula)
     result = publish(folder, folder / "t.csv", *line)
     assert result.exit_code == 1 and "formula" in result.stderr
-    assert "spent (0, 0)" in run("ledger", tmp_path / "l").stdout
+    assert "Spent: epsilon 0 " in run("ledger", tmp_path / "l").stdout

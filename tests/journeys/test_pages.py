@@ -45,7 +45,7 @@ SHOWN = {
     "outside_table": ("outside table (another library): declared, epsilon 0.5", "noise, certified"),
     "read_a_file": ("levels=('007', '008')",),
     "read_the_statement": ("hardened noise, certified", "False seeded", "not saved: ReleaseError"),
-    "second_release": ("nothing was drawn", "of (1.5, 1e-06)"),
+    "second_release": ("nothing was drawn", "the budget epsilon 1.5 and delta 1e-06", "insurance 2026"),
     "survey_weights": ("calibrated",),
     "users_with_several_rows": ("under replace-user adjacency", "bound on contributions"),
 }
@@ -189,8 +189,8 @@ def test_splines(tmp_path, pytestconfig):
     for name in ("idata", "spline"):
         assert arviz_compat.group(space[name], "calibration").attrs["verdict"] == "calibrated"
     knots = arviz_compat.group(space["knots"], "calibration")
-    assert knots["calibrated"].to_numpy().tolist() == [False, True, True, True, False, True, True]
-    assert (knots["misfit_share"].to_numpy()[[0, 4]] > 0.5).all()
+    assert knots["calibrated"].to_numpy().all()
+    assert knots["misfit_share"].to_numpy()[0] > 0.2
 
 
 @pytest.mark.slow

@@ -97,4 +97,4 @@ def test_an_error_while_a_lazy_frame_is_computed_quotes_nothing():
     rows = pl.LazyFrame({"ill": ["secret"]}).select(pl.col("ill").cast(pl.Int64))
     with pytest.raises(ValueError, match=r"a table \(polars LazyFrame\) cannot be converted") as raised:
         to_pandas(rows)
-    assert raised.value.__cause__ is None and raised.value.__suppress_context__
+    assert raised.value.__cause__ is None and raised.value.__context__ is None

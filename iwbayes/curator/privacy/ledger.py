@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import os
 import threading
@@ -11,6 +12,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Self
 
+import pandas as pd
+
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.filters import begin_rule
 from iwbayes.curator.privacy.ledger_file import LedgerFile
@@ -19,6 +22,9 @@ from iwbayes.curator.privacy.noise import NoiseSource, SystemNoise
 from iwbayes.curator.privacy.permit import Permit, noise_kind
 from iwbayes.release.statement import ADJACENCIES, Adjacency, Event, PrivacyStatement, count_uses
 from iwbayes.utils import checks
+from iwbayes.utils.display import WIDTH, fill, html_table, one_line, text_table, wrapped
+
+_HEADER = ("release", "date", "epsilon alone", "together")  # of the table of releases
 
 
 class Ledger:
@@ -173,12 +179,18 @@ class Ledger:
         """Guarantee (epsilon, delta) of the largest Gaussian release that still fits; of a pure one if delta is 0."""
         return self._now().left
 
-    def would_cost(self, *events: Event) -> float:
-        """Return the epsilon spent after a release of these events; charge nothing."""
+    @property
+    def releases(self) -> pd.DataFrame:
+        """All charges in order: ``name`` and ``date``, ``epsilon`` alone, and ``together`` with all earlier ones."""
+        rows = self._now().table_of_releases()
+        return pd.DataFrame(rows, columns=["name", "date", "epsilon", "together"])
+
+    def would_cost(self, *events: Event, delta: float | None = None) -> float:
+        """Return the epsilon spent after a release of these events (see `charge_release`); charge nothing."""
         record = self._now()
         if not events:
             return record.spent[0]
-        return replace(record, epsilon=math.inf).after(record.trial(events)).spent[0]
+        return replace(record, epsilon=math.inf).after(record.trial(events, delta)).spent[0]
 
     def price_of_release(self, events: Sequence[Event], *, delta: float) -> float:
         """Return the epsilon, at ``delta``, that a release counts as: of a Gaussian with its rule cost, or more."""
@@ -203,7 +215,7 @@ class Ledger:
             raise ValueError("charge takes at least one event; got none.")
         return self.charge_release(*events).charge(*events)
 
-    def charge_release(self, *events: Event, delta: float | None = None) -> Ledger:
+    def charge_release(self, *events: Event, delta: float | None = None, name: str = "") -> Ledger:
         """Charge a release, and return an account whose `charge` and `charge_release` take its events, at most once.
 
         Call it before the first look at a private row: whatever happens afterwards, the release stays charged. So a
@@ -216,9 +228,13 @@ class Ledger:
             budget, `BudgetExceeded` is raised and nothing is charged.
         delta : float, optional
             Delta at which the rule "basic" computes the cost; by default the largest delta of the events.
+        name : str, default ""
+            Name of the release in the ledger, which also records today's date.
         """
         if events:
-            self._change(lambda record: record.after(record.admit(events, delta)))
+            today = datetime.date.today().isoformat()
+            named = one_line(str(name))
+            self._change(lambda record: record.after(replace(record.admit(events, delta, named), date=today)))
         return _Account(self, events)
 
     def _hand_out(self, events: Sequence[Event]) -> NoiseSource:
@@ -276,6 +292,34 @@ class Ledger:
         """Return the frozen record of all charges so far."""
         return self._now().statement(noise_kind(self._noise))
 
+    def __str__(self) -> str:
+        return self.summary()
+
+    def summary(self, *, width: int = WIDTH) -> str:
+        """Return the releases, their costs, what is spent and what is left, in lines of at most `width`."""
+        title, rows, facts = self._facts()
+        table = [text_table(_HEADER, rows, indent="  ", width=width)] if rows else []
+        lines = [wrapped(title, width=width), *table, *(fill(fact, first="  ", width=width) for fact in facts)]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        title, rows, facts = self._facts()
+        return html_table(title, _HEADER, rows, notes=facts)
+
+    def _facts(self) -> tuple[str, list[tuple[str, str, float, float]], list[str]]:
+        """Return a title with the budget, the releases, and sentences about the budget that is spent and left."""
+        record = self._now()
+        (spent, at), (left, rest) = record.reported, record.left
+        title = (
+            f"Ledger with the budget epsilon {record.epsilon:g} and delta {record.delta:g} ({record.adjacency}, rule "
+            f"{record.rule.name})"
+        )
+        said = f"Spent: epsilon {spent:.4g} at delta {at:.3g}. Left: epsilon {left:.4g} at delta {rest:.3g}."
+        statement = record.statement(noise_kind(self._noise))
+        why = list(statement.notes) or [f"Its noise was {statement.noise}, or its budget is infinite."]
+        doubts = [] if statement.certified else [f"Releases are NOT certified. {' '.join(why)}"]
+        return title, record.table_of_releases(), [said, *filter(None, [record.explained()]), *doubts]
+
     def __repr__(self) -> str:
         record = self._now()
         epsilon, delta = record.reported
@@ -323,7 +367,7 @@ class _Account(Ledger):
         self._take(events)
         return self._hand_out(events)
 
-    def charge_release(self, *events: Event, delta: float | None = None) -> Ledger:
+    def charge_release(self, *events: Event, delta: float | None = None, name: str = "") -> Ledger:
         """Take a part of the release, and return a separate account for it."""
         self._take(events)
         return _Account(self._ledger, events)

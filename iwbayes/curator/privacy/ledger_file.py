@@ -177,7 +177,8 @@ def _to_dict(record: LedgerRecord) -> dict[str, Any]:
 
 def _charge_to_dict(charge: Charge) -> dict[str, Any]:
     costs = {"cost": [*map(_plain, charge.cost)], "opening": [*map(_plain, charge.opening)]}
-    return {"events": [event.to_dict() for event in charge.events], **costs, "planned": charge.planned}
+    rest = {"planned": charge.planned, "name": charge.name, "date": charge.date}
+    return {"events": [event.to_dict() for event in charge.events], **costs, **rest}
 
 
 def _charge_from_dict(values: dict[str, Any]) -> Charge:
@@ -186,7 +187,8 @@ def _charge_from_dict(values: dict[str, Any]) -> Charge:
         raise ValueError("it has a charge without events")
     if not (values["planned"] is None or type(values["planned"]) is int):
         raise ValueError("it has a charge without a valid index in its plan")
-    return Charge(events, _cost(values["cost"]), _cost(values["opening"]), values["planned"])
+    said = (one_line(str(values[key])) for key in ("name", "date"))
+    return Charge(events, _cost(values["cost"]), _cost(values["opening"]), values["planned"], *said)
 
 
 def _plain(value: float) -> float | str:

@@ -30,6 +30,13 @@ class Charge:
     cost: Cost  # under the ledger's rule, fixed when charged; without the events that count to the opening
     opening: Cost = NOTHING  # by basic composition, of the events that count to the opening (docs/theory.md)
     planned: int | None = None  # index of the release in the ledger's plan
+    name: str = ""  # of the release, as the curator gave it
+    date: str = ""  # of the charge, ISO text
+
+    @property
+    def label(self) -> str:
+        """The name of the release, or that of its first use of the rows."""
+        return self.name or self.events[0].label
 
     @property
     def pure_epsilon(self) -> float:
@@ -107,6 +114,32 @@ class LedgerRecord:
             return rule.epsilon, 0.0
         return rule.equivalent(Cost(max(rule.limit.main - rest.main, 0.0)), delta), delta
 
+    def table_of_releases(self) -> list[tuple[str, str, float, float]]:
+        """Return for each charge its name, date, epsilon alone, and epsilon together with all earlier ones."""
+        rows = []
+        for index, charge in enumerate(self.charges):
+            until = replace(self, charges=self.charges[: index + 1])
+            rows.append((charge.label, charge.date, until._counted_as(charge), until.reported[0]))
+        return rows
+
+    def _counted_as(self, charge: Charge) -> float:
+        """Return the epsilon of a charge alone, at the ledger's delta: as it counts if it is not the only one."""
+        own = self.joint_price(charge.events)[0]
+        if self.fixed_in_advance or self.delta == 0 or charge.cost == NOTHING:
+            return own
+        return max(own, charge.opening.main + self.rule.equivalent(charge.cost, self.delta))
+
+    def explained(self) -> str:
+        """Say why what is left is not the budget minus what is spent, if it is not."""
+        if not self.charges or self.rule.name == "basic":
+            return ""
+        how = "squares of mu add up" if self.rule.name == "gdp" else "Renyi divergences add up"
+        aside = " The rest of the plan is set aside." if self.plan else ""
+        return (
+            f"Left is the largest single release that still fits. It is not the budget minus what is spent, because "
+            f"under the rule {self.rule.name} {how}, not epsilons.{aside}"
+        )
+
     def joint_price(self, events: Sequence[Event], delta: float | None = None) -> tuple[float, float]:
         """Compute the joint cost of events fixed in advance, from their privacy loss distribution."""
         delta = self.delta if delta is None else delta
@@ -121,14 +154,14 @@ class LedgerRecord:
         # one Gaussian mechanism, plus the events that count to the opening
         return max(own, charge.opening.main + self.rule.equivalent(charge.cost, delta)) if delta > 0 else own
 
-    def trial(self, events: Sequence[Event], delta: float | None = None) -> Charge:
+    def trial(self, events: Sequence[Event], delta: float | None = None, name: str = "") -> Charge:
         """Compute the charge of a release, whether it fits or not; "basic" uses ``delta``, or the events' largest."""
         events = tuple(events)
         for event in events:
             check_claim(event, self.adjacency)
         largest = max(event.delta for event in events)
         delta = largest if delta is None else max(delta, largest)
-        charge = Charge(events, self._rule_cost(events, delta), NOTHING, self._next_planned(events))
+        charge = Charge(events, self._rule_cost(events, delta), NOTHING, self._next_planned(events), name)
         if self.plan or any(earlier.cost != NOTHING for earlier in self.charges):
             return charge
         if math.isinf(charge.cost.main):
@@ -140,9 +173,9 @@ class LedgerRecord:
         other = replace(charge, cost=self._rule_cost(rest, delta) if rest else NOTHING, opening=opening)
         return max(charge, other, key=self._room_after)
 
-    def admit(self, events: Sequence[Event], delta: float | None = None) -> Charge:
+    def admit(self, events: Sequence[Event], delta: float | None = None, name: str = "") -> Charge:
         """Return the charge of a release that is fixed in advance, or raise `BudgetExceeded`; see `trial`."""
-        charge = self.trial(events, delta)
+        charge = self.trial(events, delta, name)
         if math.isinf(self.epsilon) or charge.planned is not None:
             return charge
         if not self.charges and not self.plan:
@@ -249,7 +282,7 @@ class LedgerRecord:
         return accepts(rule, rest)
 
     def _refusal(self, charge: Charge) -> str:
-        label = charge.events[0].label
+        label = charge.label
         if any(event.mechanism == "none" for event in charge.events):
             return (
                 f"{label}: without noise the cost is infinite; nothing was drawn. Use Ledger(math.inf, ...) for an "
