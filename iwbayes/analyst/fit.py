@@ -39,6 +39,7 @@ def fit(
     priors: Mapping[str, Any] | None = None,
     calibrate: Calibration = "auto",
     rehearsals: Rehearsals | None = None,
+    design_weight: str | None = None,
     draws: int = 1000,
     chains: int = 4,
     random_seed: int | np.random.Generator | None = None,
@@ -81,6 +82,10 @@ def fit(
           :func:`~iwbayes.noise_aware_weights`, otherwise "formula".
     rehearsals : Rehearsals, optional
         Rehearsals of this release, from :func:`~iwbayes.rehearse`.
+    design_weight : str, optional
+        Column of the release with design weights of a survey. The log likelihood of each row is multiplied by its
+        design weight, divided by their mean (pseudo-likelihood). Such fits are never called calibrated, because no
+        study supports it yet, and functions that judge the fit of rows (`loo`, `ppc`) ignore design weights.
     draws, chains : int, default 1000 and 4
         Number of draws per chain, and of chains. The chains of "laplace" are independent draws.
     random_seed : int, numpy.random.Generator or None
@@ -165,10 +170,12 @@ def fit(
         weights = noise_aware_weights(release, random_seed=rng)
     regression: RegressionProblem | BuiltRegression
     if is_beyond(formula, family):
+        if design_weight is not None:
+            raise ValueError(f"design_weight is for models without Bambi, and Bambi builds {formula!r}. Leave it out.")
         regression = BuiltRegression.of(formula, release, family, priors, weights)
         sampled = regression.sampled(settings, rng)
     else:
-        regression, sampled = RegressionProblem.of(formula, release, family, priors, weights), None
+        regression, sampled = RegressionProblem.of(formula, release, family, priors, weights, design_weight), None
     posterior = regression.posterior
     found = calibrated(
         posterior, release, how, settings, rng,

@@ -84,6 +84,9 @@ def fit(
             "Default: chosen by the type of the response column."
         ),
     ] = None,
+    design_weight: Annotated[
+        str | None, typer.Option(help="Column of design weights of a survey, which multiply log likelihoods.")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the posterior to this netCDF file.")
     ] = None,
@@ -119,6 +122,7 @@ def fit(
             found,
             family=cast(Any, family),
             method=cast(Any, method),
+            design_weight=design_weight,
             draws=draws,
             chains=chains,
             random_seed=seed,
@@ -132,6 +136,7 @@ def fit(
             facts = {
                 "formula": formula,
                 "family": used,
+                "design_weight": design_weight,
                 "calibrated": "calibration" in checks.index and bool(checks.loc["calibration", "verdict"] == "ok"),
                 "summary": records(_flagged(shown, checks), "parameter"),
                 "diagnostics": records(checks, "check"),

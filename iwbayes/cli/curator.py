@@ -15,6 +15,7 @@ from iwbayes.cli.publication import Publication, schema_of, take_options
 from iwbayes.cli.schema_and_plan import (
     Adjacency,
     Delta,
+    DesignWeightColumn,
     Epsilon,
     ForModel,
     ModelFamily,
@@ -72,6 +73,7 @@ def publish(
     for_model: ForModel = None,
     response: Response = None,
     family: ModelFamily = None,
+    design_weight: DesignWeightColumn = None,
     generator: Annotated[str, typer.Option(help="Generator of the rows: BayesNet, AIM, MST or Mixture.")] = "BayesNet",
     mechanism: Annotated[str, typer.Option(help="Noise of the weights: gaussian, or cube for delta 0.")] = "gaussian",
     share: Share = 0.3,
@@ -178,7 +180,7 @@ def publish(
                 f"--generator must be one of {list(kinds)}; got {generator!r}. Other generators are available in "
                 f"Python only."
             )
-        weights = named_weights(declared, for_model, response, family, mechanism)
+        weights = named_weights(declared, for_model, response, family, mechanism, design_weight)
         own = None if ledger is None else _certified(ledger)
         options = {"generator": kinds[generator](), "weights": weights, "share": share}
         planned = epsilon

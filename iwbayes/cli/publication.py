@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _OPTIONS = {"input": "table", "models": "for_model", "exports": "export"}
 _PATHS = ("input", "schema", "ledger", "output")
 _SAME = (
-    "epsilon delta n response family generator mechanism share adjacency allow_large_delta user rows_per_user drop "
-    "keep_declared sep encoding sheet on_undeclared n_synthetic"
+    "epsilon delta n response family design_weight generator mechanism share adjacency allow_large_delta user "
+    "rows_per_user drop keep_declared sep encoding sheet on_undeclared n_synthetic"
 ).split()
 
 

@@ -87,6 +87,9 @@ ForModel = Annotated[
     list[str] | None, typer.Option(help='Regression that analysts will fit, such as "y ~ x + z"; may be repeated.')
 ]
 Response = Annotated[str | None, typer.Option(help="Column whose regression on all other columns analysts will fit.")]
+DesignWeightColumn = Annotated[
+    str | None, typer.Option("--design-weight", help="Column of design weights of a survey, for all named models.")
+]
 ModelFamily = Annotated[str | None, typer.Option(help="Family of the named models whose response is a whole number.")]
 
 
@@ -185,6 +188,7 @@ def plan(
     ] = None,
     for_model: ForModel = None,
     response: Response = None,
+    design_weight: DesignWeightColumn = None,
     share: Share = 0.3,
     adjacency: Adjacency = "replace-one",
     on_undeclared: OnUndeclared = "refuse",
@@ -210,7 +214,7 @@ def plan(
         said = cast(Publication, context.obj)
         written = schema_of(schema, said.columns, said.left_out)
         declared = written.admitting(on_undeclared)
-        weights = named_weights(declared, for_model, response, family)
+        weights = named_weights(declared, for_model, response, family, design_weight=design_weight)
         options: dict[str, Any] = {"delta": delta, "weights": weights, "share": share, "adjacency": adjacency}
         if formula is None:
             from iwbayes.curator.plan import plan as plan_release
@@ -247,7 +251,12 @@ def plan(
 
 
 def named_weights(
-    schema: Schema, for_model: list[str] | None, response: str | None, family: str | None, mechanism: str = "gaussian"
+    schema: Schema,
+    for_model: list[str] | None,
+    response: str | None,
+    family: str | None,
+    mechanism: str = "gaussian",
+    design_weight: str | None = None,
 ) -> WeightProvider:
     """Return the weight provider for the named models."""
     from iwbayes.curator.named_models import weights_for
@@ -255,6 +264,8 @@ def named_weights(
     from iwbayes.evidence.formulas import main_effects
 
     formulas = [*(for_model or ()), *([] if response is None else [main_effects(response, schema)])]
+    if design_weight is not None and (mechanism != "gaussian" or not formulas):
+        raise ValueError("--design-weight needs a model, --for-model or --response, and the gaussian mechanism.")
     if mechanism != "gaussian" or not formulas:
         return weights_for(TiltWeights(mechanism=mechanism, features="products" if formulas else "auto"), formulas)
     from iwbayes.evidence.formulas import model_terms
@@ -263,7 +274,8 @@ def named_weights(
 
     asks = [isinstance(model_terms(formula, schema).column, Integer) for formula in formulas]
     families: Any = [family if ask else None for ask in asks]
-    return weights_for(None, [RegressionModel(*named) for named in zip(formulas, families, strict=True)])
+    named = [RegressionModel(*pair, design_weight) for pair in zip(formulas, families, strict=True)]
+    return weights_for(None, named)
 
 
 def _plan_facts(expected: Plan) -> dict[str, Any]:

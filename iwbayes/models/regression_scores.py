@@ -13,6 +13,7 @@ import pandas as pd
 from iwbayes.evidence.formulas import model_terms
 from iwbayes.evidence.scores import MOST_OUTCOMES, Outcomes
 from iwbayes.models.design import Design, OtherRows, build_design
+from iwbayes.models.design_weight import DesignWeight
 from iwbayes.models.families import FamilyName, default_family, get_family
 from iwbayes.models.priors import LogPrior, prior_scales
 from iwbayes.models.weighted_rows import WeightedRows, maxima, merge_draws
@@ -28,11 +29,16 @@ class RegressionScores:
 
     design: Design  # without rows
     theta: Array  # (p,)
+    design_weight: DesignWeight | None = None
 
     def __call__(self, frame: pd.DataFrame) -> Array:
         """Return scores (row, p): zero in rows with missing cells, NaN in rows with a level without a coefficient."""
         rows = self.design.on(frame)
-        return self._scores(rows, rows.y)
+        return self._scores(rows, rows.y) * self._factors(frame)
+
+    def _factors(self, frame: pd.DataFrame) -> Array:
+        """Return the factors of the rows' scores by their design weights, shape (row, 1)."""
+        return np.ones((len(frame), 1)) if self.design_weight is None else self.design_weight.factors(frame)[:, None]
 
     @property
     def response(self) -> tuple[str, tuple[str, ...]] | None:
@@ -50,7 +56,7 @@ class RegressionScores:
         rows = self.design.on(frame)
         each = [np.full(len(rows.x), float(code)) for code in range(len(self.design.levels))]
         logs = np.stack([self._with(rows, y).row_values(self.theta) for y in each])
-        scores = np.stack([self._scores(rows, y) for y in each])
+        scores = np.stack([self._scores(rows, y) for y in each]) * self._factors(frame)
         # rows.y has placeholders in rows that this model leaves out, but another model of the response may not
         codes = {level: code for code, level in enumerate(self.design.levels)}
         observed = frame[self.design.name].astype(str).map(codes).fillna(0).to_numpy(dtype=np.intp)
@@ -74,7 +80,7 @@ class RegressionScores:
         design = self.design
         layout = repr((design.columns, design.levels, sorted(design.predictor_levels.items())))
         of_design = design.formula, design.family.name, design.schema.to_toml()
-        return digest("RegressionScores", *of_design, layout, self.theta)
+        return digest("RegressionScores", *of_design, layout, self.theta, repr(self.design_weight))
 
 
 @dataclass(frozen=True)
@@ -83,11 +89,12 @@ class RegressionModel:
 
     formula: str
     family: FamilyName | None = None
+    design_weight: str | None = None
 
     @property
     def name(self) -> str:
-        """The formula."""
-        return self.formula
+        """The formula, and the column of design weights."""
+        return self.formula if self.design_weight is None else f"{self.formula}, weighted by {self.design_weight}"
 
     def check(self, schema: Schema) -> None:
         """Raise if the formula is not made of polynomials of columns, or if the response does not match the family."""
@@ -100,6 +107,8 @@ class RegressionModel:
             )
         if column is not None:
             get_family(default_family(column) if self.family is None else self.family).check(column)
+        if self.design_weight is not None:
+            DesignWeight.check(self.design_weight, schema, None if column is None else column.name)
 
     def on(self, synthetic: SyntheticTable) -> Callable[[Array], RegressionScores]:
         """Build the design on synthetic rows; see `ScoreModel`."""
@@ -109,14 +118,19 @@ class RegressionModel:
         none = design.with_rows(design.x[:0], design.y[:0])
 
         def at(weights: Array) -> RegressionScores:
+            survey = None
+            if self.design_weight is not None:
+                survey = DesignWeight.of(self.design_weight, synthetic.frame, weights)
+                weights = weights * survey.factors(synthetic.frame)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 prior = LogPrior(design, prior_scales(design, weights[design.rows]))
                 merged = merge_draws(design, weights[None, design.rows])
-                return RegressionScores(none, maxima(merged, prior).theta[0])
+                return RegressionScores(none, maxima(merged, prior).theta[0], survey)
 
         return at
 
     def to_data(self) -> dict[str, Any]:
-        """Return formula and family as JSON values."""
-        return {"formula": self.formula, "family": self.family}
+        """Return formula, family and design weight as JSON values."""
+        survey = {} if self.design_weight is None else {"design_weight": self.design_weight}
+        return {"formula": self.formula, "family": self.family, **survey}

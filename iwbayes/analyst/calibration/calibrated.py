@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import numpy as np
@@ -30,6 +31,7 @@ from iwbayes.analyst.calibration.verdict import (
     TO_SCORES,
     UNKNOWN_EXPLAINED,
     check_of_fit,
+    model_checks,
     weight_checks,
     weight_facts,
 )
@@ -114,7 +116,8 @@ def calibrated(
         first = first_run if sampled is None else lambda: sampled
         each, judged = _pooled(posterior, vectors, release, tilt, settings, assignment.n_each, rng, start, first)
         theta = assignment.take([one.theta for one in each])
-        record = pool_record(posterior.names, theta, assignment.part, len(vectors), release, tilt, judged, formula)
+        described = posterior.names, theta, assignment.part, len(vectors), release, tilt, judged, formula
+        record = pool_record(*described, posterior.facts)
     else:
         start = posterior.mode(start).theta if several and start is not None else start
         located = posterior.modes(vectors, start)
@@ -224,7 +227,9 @@ def _single(
         failed = MEASURES["explained"].check(worst, how).verdict == "fail"
         asked = formula() if failed else None
         unmeasured = applied.unmeasured(asked) if asked else None
-    record = record_of_single(posterior.names, judged, columns, found, release, tilt, applied, unmeasured)
+    record = record_of_single(
+        posterior.names, judged, columns, found, release, tilt, applied, unmeasured, posterior.facts
+    )
     return moved, record, statistics
 
 
@@ -237,13 +242,17 @@ def record_of_single(
     tilt: ReleasedTilt | None,
     applied: ReleasedTilt | None,
     unmeasured: str | None,
+    about: Mapping[str, Any] = MappingProxyType({}),
 ) -> xr.Dataset:
-    """Describe a posterior under a single weight draw; `applied` is the tilt, if the formula includes its noise."""
+    """Describe a posterior under a single weight draw.
+
+    `applied` is the tilt, if the formula includes its noise; `about` has the facts of the model.
+    """
     bent = check_of_fit("nonquadraticity", judged.facts.get("nonquadraticity", np.nan))
-    facts = weight_facts(release, tilt)
+    facts, doubts = weight_facts(release, tilt) | dict(about), model_checks(about)
     if found is not None:
         refits = check_of_fit("failed_refits", found.failed_share)
-        of_all = [refits, check_of_fit("rehearsals", found.degrees_of_freedom), bent]
+        of_all = [refits, check_of_fit("rehearsals", found.degrees_of_freedom), bent, *doubts]
         of_all += [NOTHING_MEASURED] if tilt is None else []
         facts |= {
             "n_rehearsals": len(found.deviations),
@@ -255,7 +264,7 @@ def record_of_single(
         deviations = (("rehearsal", "parameter"), found.deviations)
         return record.assign(deviation=deviations).assign_coords(rehearsal=np.arange(len(found.deviations)))
     if applied is not None:
-        of_all = [*weight_checks(facts), bent]
+        of_all = [*weight_checks(facts), bent, *doubts]
         method = TO_SCORES if applied.of_scores else "tilt"
         return calibration_record(names, method, judged, columns, facts, of_all=of_all, unmeasured=unmeasured)
     why, remedy = (
@@ -347,6 +356,7 @@ def pool_record(
     tilt: ReleasedTilt | None,
     judged: Judged | None,
     formula: Formula | None = None,
+    about: Mapping[str, Any] = MappingProxyType({}),
 ) -> xr.Dataset:
     """Describe a mixture over noise-aware weights: draws (..., p), and the `part` (...) each one belongs to.
 
@@ -360,13 +370,13 @@ def pool_record(
     kept, used = shares > 0, len(np.unique(part))
     rows = TiltPosterior(tilt.features[kept], np.log(shares[kept]), tilt.mean, tilt.error)
     bound = rows.largest_kappa(np.zeros(len(tilt.value)))  # over all parameters of all models
-    facts: dict[str, Any] = weight_facts(release, tilt)
+    facts: dict[str, Any] = weight_facts(release, tilt) | dict(about)
     facts |= {"weight_draws": n_parts, "kappa_bound": bound, "weight_draws_used": used}
     if is_noise_aware(release.weights, release):
         with np.errstate(divide="ignore"):
             averaged = Weights(np.log(shares), release.weights.method)
         facts |= {"pareto_k": float(averaged.pareto_k), "ess": float(averaged.ess)}
-    of_all = [check_of_fit("weight_draws", used), *weight_checks(facts)]
+    of_all = [check_of_fit("weight_draws", used), *weight_checks(facts), *model_checks(about)]
     unmeasured = None
     if judged is None:
         judged = Judged(measures={name: np.full(len(names), np.nan) for name in MEASURES}, facts=_UNKNOWN_FACTS)

@@ -228,6 +228,17 @@ def weight_checks(facts: Mapping[str, Any], *, scale: bool = True) -> list[Check
     ]
 
 
+def model_checks(facts: Mapping[str, Any]) -> list[Check]:
+    """Judge what `WeightedPosterior.facts` say about a model."""
+    if "design_weight" not in facts:
+        return []
+    advice = (
+        "no study shows how often intervals cover with design weights. They account for unequal weights, but not for "
+        "strata and clusters. Compare with a model that contains the variables of the design."
+    )
+    return [Check("design weights", facts["design_weight"], "none", "fail", advice)]
+
+
 def tail_checks(facts: Mapping[str, Any], *, alone: bool = True) -> list[Check]:
     """Judge the weights: their tail, which is information only for a fit (not `alone`), and their effective size."""
     k, limit = float(facts["pareto_k"]), pareto_k_threshold(int(facts["n_synthetic"]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,7 @@ class WeightedPosterior(LogDensity, WeightedScores):
     cost: float  # work of one log density, as numpy passes over the rows: it limits the number of proposals
     dims: Mapping[str, tuple[str, ...]]  # of variables from `constrain`, without chain and draw; default: ArviZ's names
     coords: Mapping[str, Any]  # labels of dimensions
+    facts: Mapping[str, Any] = MappingProxyType({})  # about the model, for the record and its verdict
 
     @property
     def made_of(self) -> Mapping[str, Collection[str]]:

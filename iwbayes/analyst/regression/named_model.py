@@ -13,11 +13,19 @@ from iwbayes.models.regression_scores import RegressionModel
 
 
 @overload
-def model(model: str, *, family: FamilyName | None = None, name: None = None) -> RegressionModel: ...
-@overload
-def model(model: Callable[[pd.DataFrame], Any], *, family: None = None, name: str | None = None) -> ScoreModel: ...
 def model(
-    model: str | Callable[[pd.DataFrame], Any], *, family: FamilyName | None = None, name: str | None = None
+    model: str, *, family: FamilyName | None = None, name: None = None, design_weight: str | None = None
+) -> RegressionModel: ...
+@overload
+def model(
+    model: Callable[[pd.DataFrame], Any], *, family: None = None, name: str | None = None, design_weight: None = None
+) -> ScoreModel: ...
+def model(
+    model: str | Callable[[pd.DataFrame], Any],
+    *,
+    family: FamilyName | None = None,
+    name: str | None = None,
+    design_weight: str | None = None,
 ) -> ScoreModel:
     """Describe an analysis model for ``for_models`` of :func:`~iwbayes.publish`.
 
@@ -36,11 +44,15 @@ def model(
         Family of a formula, by default that of :func:`~iwbayes.fit`. Not allowed with a function.
     name : str, optional
         Name of a function for the record of the release, by default its ``__name__``. Not allowed with a formula.
+    design_weight : str, optional
+        Column of design weights of a survey, as in :func:`~iwbayes.fit`. The measured scores are multiplied by it. Not
+        allowed with a function, which can multiply its log densities itself.
 
     Raises
     ------
     TypeError, ValueError
-        If `model` is neither a formula nor a function, `family` is given with a function, or `name` with a formula.
+        If `model` is neither a formula nor a function, `family` or `design_weight` is given with a function, or `name`
+        with a formula.
         Models that do not match the schema are refused later by :func:`~iwbayes.publish`, before any charge.
 
     Notes
@@ -68,12 +80,14 @@ def model(
             raise ValueError(
                 f"name must be omitted for a formula, which is its own name; got name={name!r} with {model!r}."
             )
-        return RegressionModel(model, family)
+        return RegressionModel(model, family, design_weight)
     if not callable(model):
         raise TypeError(
             f"model must be a formula or a function from a data frame to a pymc.Model; got {type(model).__name__}. If "
             "you have a pymc.Model, write a function that builds it from a data frame."
         )
+    if design_weight is not None:
+        raise ValueError(f"design_weight must be omitted for a function; got {design_weight!r}.")
     if family is not None:
         raise ValueError(
             f"family must be omitted for a function; got family={family!r}. The function itself defines the likelihood."

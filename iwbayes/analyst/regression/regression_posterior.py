@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 from numpy.typing import NDArray
 
@@ -14,6 +15,7 @@ from iwbayes.analyst.inference.weighted_posterior import OF_A_DRAW, Mode, Weight
 from iwbayes.analyst.regression.design_record import record_design
 from iwbayes.analyst.regression.model import log_prior
 from iwbayes.models.design import Design, build_design, other_rows
+from iwbayes.models.design_weight import DesignWeight
 from iwbayes.models.priors import LogPrior, prior_scales
 from iwbayes.models.weighted_rows import WeightedRows, maxima, merge_draws
 from iwbayes.release import Release
@@ -22,6 +24,20 @@ from iwbayes.tables import SyntheticTable
 from iwbayes.utils.arrays import Array
 from iwbayes.utils.newton import NotReachedError
 from iwbayes.utils.threads import one_blas_thread
+
+
+class Survey(NamedTuple):
+    """Design weights of a table's rows: the factors (row,) of their log likelihoods, or 1.0 for all."""
+
+    weight: DesignWeight | None = None
+    factors: Any = 1.0
+
+    def on(self, frame: pd.DataFrame) -> Survey:
+        """Return those of the rows of another table."""
+        return self if self.weight is None else Survey(self.weight, self.weight.factors(frame))
+
+
+NO_SURVEY = Survey()
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +52,15 @@ class RegressionProblem:
     attributes: dict[str, Any]  # of the result: what was left out because of missing cells, and the design
 
     @classmethod
-    def of(cls, formula: str, release: Release, family: Any, priors: Any, weights: Weights) -> RegressionProblem:
+    def of(
+        cls,
+        formula: str,
+        release: Release,
+        family: Any,
+        priors: Any,
+        weights: Weights,
+        design_weight: str | None = None,
+    ) -> RegressionProblem:
         """Build the design, priors and weights; the arguments are those of `fit`."""
         frame = release.synthetic.frame
         design = build_design(formula, frame, release.synthetic.schema, family)
@@ -45,7 +69,12 @@ class RegressionProblem:
         if not np.all(values[:, design.rows].sum(axis=1) > 0):
             raise ValueError("the weights of the rows used must not all be zero. Use columns with fewer missing cells.")
         averaged = values.mean(axis=0)
-        prior = log_prior(design, prior_scales(design, averaged[design.rows]), priors)
+        survey = None
+        if design_weight is not None:
+            DesignWeight.check(design_weight, release.synthetic.schema, design.name)
+            survey = DesignWeight.of(design_weight, frame, averaged)
+        factors = np.ones(len(frame)) if survey is None else survey.factors(frame)
+        prior = log_prior(design, prior_scales(design, (averaged * factors)[design.rows]), priors)
         numbers = design.y if design.family.continuous else design.y.astype(np.int64)
         levels = {"levels": list(design.levels)} if design.levels else {}
         observed = xr.Dataset({design.name: ("row", numbers, levels)}, coords={"row": design.rows})
@@ -54,7 +83,8 @@ class RegressionProblem:
             "share_left_out": float(np.delete(averaged, design.rows).sum() / averaged.sum()),
             "design": record_design(design, frame),
         }
-        posterior = RegressionPosterior(design, prior, averaged)
+        attributes |= {} if survey is None else {"design_weight": survey.column}
+        posterior = RegressionPosterior(design, prior, averaged, Survey(survey, factors))
         return cls(posterior, formula, design.family.name, len(design.rows), observed, attributes)
 
     def log_likelihoods(self, posterior: xr.Dataset, theta: Array) -> dict[str, xr.Dataset]:
@@ -73,35 +103,50 @@ class RegressionPosterior(WeightedPosterior):
     """A regression as a `WeightedPosterior`, computed in numpy on merged identical rows.
 
     `weights` (row,) cover all rows of the table, and `merged` has the merged rows under them if they are known already.
+    With design weights each log likelihood is multiplied by a factor: they are part of the model, and not of `weights`.
     """
 
-    def __init__(self, design: Design, prior: LogPrior, weights: Array, merged: WeightedRows | None = None) -> None:
-        self.design, self.log_prior, self.weights = design, prior, weights
+    def __init__(
+        self,
+        design: Design,
+        prior: LogPrior,
+        weights: Array,
+        survey: Survey = NO_SURVEY,
+        merged: WeightedRows | None = None,
+    ) -> None:
+        self.design, self.log_prior, self.weights, self.survey = design, prior, weights, survey
+        self.facts = {} if survey.weight is None else {"design_weight": survey.weight.column}
         self.names = tuple(design.parameter_names)
         self.dims = {term.name: design.dims(term) for term in design.terms}
         self.coords = design.coords
-        self.merged = merge_draws(design, weights[None, design.rows])[0] if merged is None else merged
+        self.merged = merge_draws(design, self._pseudo(weights[None]))[0] if merged is None else merged
         self.cost = float(len(self.merged.weights) * design.n_predictors)
+
+    def _pseudo(self, weights: Array) -> Array:
+        """Return weights (draw, row) times the factors, of the rows used."""
+        return np.asarray((weights * self.survey.factors)[:, self.design.rows])
 
     @property
     def rows(self) -> WeightedRows:
         """The rows used, not merged."""
-        return WeightedRows(self.design, self.weights[self.design.rows])
+        return WeightedRows(self.design, self._pseudo(self.weights[None])[0])
 
     def with_weights(self, weights: Array) -> RegressionPosterior:
         """Return the same regression with different weights, shape (row,), for all rows."""
-        return RegressionPosterior(self.design, self.log_prior, weights)
+        return RegressionPosterior(self.design, self.log_prior, weights, self.survey)
 
     def on_rows(self, table: SyntheticTable, weights: Array) -> RegressionPosterior:
         """Return the same regression and prior on different rows, without rows whose levels have no coefficient."""
-        return RegressionPosterior(other_rows(self.design, table.frame), self.log_prior, weights)
+        return RegressionPosterior(
+            other_rows(self.design, table.frame), self.log_prior, weights, self.survey.on(table.frame)
+        )
 
     def with_weak_prior(self) -> RegressionPosterior:
         """Return the same regression with default priors only."""
         if not self.log_prior.given:
             return self
-        scales = prior_scales(self.design, self.weights[self.design.rows])
-        return RegressionPosterior(self.design, LogPrior(self.design, scales), self.weights, self.merged)
+        scales = prior_scales(self.design, self.rows.weights)
+        return RegressionPosterior(self.design, LogPrior(self.design, scales), self.weights, self.survey, self.merged)
 
     def log_densities(self, theta: Array) -> Array:
         """Return the log density, shape (sample,), at points of shape (sample, p)."""
@@ -114,9 +159,9 @@ class RegressionPosterior(WeightedPosterior):
         return value + prior, gradient + of_prior
 
     def scores(self, theta: Array) -> Array:
-        """Return the score of each row, unweighted, at theta (p,): shape (row, p), zeros for rows left out."""
+        """Return the score of each row, without its weight, at theta (p,): shape (row, p), zeros for rows left out."""
         with one_blas_thread():
-            used = self.rows.row_scores(theta)
+            used = self.rows.row_scores(theta) * self._factors(self.design.rows)
         scores = np.zeros((self.design.n_rows, self.design.n_parameters))
         scores[self.design.rows] = used
         return scores
@@ -126,8 +171,12 @@ class RegressionPosterior(WeightedPosterior):
         part, kept = self._some_rows(rows)
         found = np.zeros((len(rows), left.shape[1]))
         with one_blas_thread():
-            found[kept] = part.row_curvatures(theta, left, right)
+            found[kept] = part.row_curvatures(theta, left, right) * self._factors(rows[kept])
         return found
+
+    def _factors(self, rows: NDArray[np.intp]) -> Array:
+        """Return the factors of rows (n,) of the table, shape (n, 1)."""
+        return np.broadcast_to(self.survey.factors, (self.design.n_rows,))[rows, None]
 
     def _some_rows(self, rows: NDArray[np.intp]) -> tuple[WeightedRows, NDArray[np.bool_]]:
         """Return the rows of the likelihood among rows (n,) of the table, and which these are (n,)."""
@@ -148,7 +197,10 @@ class RegressionPosterior(WeightedPosterior):
         """Return gradients (draw, p) at thetas (draw, p) of mean log likelihoods of rows (n,), by shares (draw, n)."""
         part, kept = self._some_rows(rows)
         with one_blas_thread():
-            each = [share[kept] @ part.row_scores(theta) for share, theta in zip(shares, thetas, strict=True)]
+            factors = self._factors(rows[kept])
+            each = [
+                share[kept] @ (part.row_scores(theta) * factors) for share, theta in zip(shares, thetas, strict=True)
+            ]
         return np.stack(each)
 
     def mode(self, start: Array | None = None) -> Mode:
@@ -157,8 +209,11 @@ class RegressionPosterior(WeightedPosterior):
 
     def modes(self, weights: Array, start: Array | None = None) -> list[tuple[WeightedPosterior, Mode]]:
         """Return the posterior and its mode for each of several weight vectors (draw, row), found in one batch."""
-        merged = merge_draws(self.design, weights[:, self.design.rows])
-        own = [RegressionPosterior(self.design, self.log_prior, *one) for one in zip(weights, merged, strict=True)]
+        merged = merge_draws(self.design, self._pseudo(weights))
+        own = [
+            RegressionPosterior(self.design, self.log_prior, one, self.survey, rows)
+            for one, rows in zip(weights, merged, strict=True)
+        ]
         if start is None and len(own) > 1:
             start = self.mode().theta  # the modes under the weight draws are close to each other
         return list(zip(own, self._modes(own, start), strict=True))
