@@ -298,6 +298,23 @@ FILE = "schema/columns.py"
 plant(FILE, "secrets: a cell in an error",
        "has cells that do not fit: it takes", "has cells such as {values.iloc[0]!r} that do not fit: it takes",
        "tables/test_tables.py::test_wrong_cells_are_refused_by_column_and_never_quoted")
+FILE = "utils/frames.py"
+plant(FILE, "secrets: the message of another library's frame", "quote private cells\n        pass",
+       "quote private cells\n        raise",
+       "utils/test_frames.py::test_an_error_while_a_lazy_frame_is_computed_quotes_nothing")
+FILE = "tables/file_formats.py"
+plant(FILE, "secrets: the message of a reader of files", "        except Exception:  # replaced\n            pass",
+       "        except Exception:  # replaced\n            raise",
+       "tables/test_file_formats.py::test_damaged_files_are_refused_without_their_content",
+       "contracts/test_secrets.py::test_no_check_prints_or_writes_a_private_value")
+plant(FILE, "secrets: warnings of a reader of files",
+       'warnings.simplefilter("ignore")', 'warnings.simplefilter("default")',
+       "tables/test_file_formats.py::test_a_cell_beyond_the_header_or_a_broken_date_of_excel_quotes_nothing")
+plant(FILE, "files: user-missing values are values", "kept = [not is_missing(cell, ranges) or",
+       "kept = [True or not is_missing(cell, ranges) or",
+       "tables/test_file_formats.py::test_every_kind_of_file_is_the_same_table")
+plant("schema/codebook.py", "code books: rows are read", "read_statistical(path, metadataonly=True)",
+       "read_statistical(path)", "schema/test_codebook.py::test_no_row_of_a_statistical_file_is_read")
 FILE = "tables/private_table.py"
 plant(FILE, "secrets: number of users' rows", "(None, None) if user else (1, len(canonical))",
        "(None, len(canonical)) if user else (1, len(canonical))",
@@ -345,9 +362,6 @@ plant("cli/check.py", "secrets: a check names what is not declared",
 plant("cli/check.py", "secrets: a check looks at the cells unasked",
        "unfit=unfit_columns(path, schema, form) if look else None", "unfit=unfit_columns(path, schema, form)",
        "journeys/test_check.py::test_no_cell_decides_on_a_check")
-plant("tables/read_table.py", "secrets: an error of a reader is shown",
-       "    except Exception:  # messages may quote private data, as above\n", "    except ImportError:\n",
-       "contracts/test_secrets.py::test_nothing_that_comes_out_holds_a_private_value")
 plant("replaying/one_replay.py", "rehearsals: rows are drawn without the weights", ", p=weights / weights.sum())", ")",
       "replaying/test_rehearse.py::test_rows_are_drawn_in_proportion_to_the_weights_of_the_release")
 plant("replaying/one_replay.py", "rehearsals: one population for all", "(root @ rng", "(0 * root @ rng",

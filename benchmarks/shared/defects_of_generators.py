@@ -27,10 +27,10 @@ plant(FILE, "BayesNet: bins charged as fewer",
                   "noisy_counts(c, 1, ledger, label, facts, **each).value for c",
                   "ledger._noise.laplace(c, noise_scale(facts, n_tables, epsilon, 0.0)) * 1.0 for c"),))
 plant("curator/generators/tables/coding.py", "BayesNet: bounds read from the rows",
-       "bins = tuple(ColumnBins.of(column, number",
-       "frame = private.frame\n    bins = tuple(ColumnBins.of(column if column.kind != 'real' else type(column)("
-       "column.name, float(frame[column.name].min()), float(frame[column.name].max()) + 1.0, missing=column.missing), "
-       "number",
+       "    rows = RowCodes(private, bins, keep=keep)\n",
+       "    frame = private.frame\n    bins = tuple(b if b.column.kind != 'real' else ColumnBins.of(type(b.column)("
+       "b.column.name, float(frame[b.column.name].min()), float(frame[b.column.name].max()) + 1.0, "
+       "missing=b.column.missing), b.n_present - 2) for b in bins)\n    rows = RowCodes(private, bins, keep=keep)\n",
        NEIGHBOUR)
 plant("curator/generators/tables/network.py", "networks: a level may have no row",
       "least = min(LEVEL_ROWS", "least = 0 * min(LEVEL_ROWS",
