@@ -207,7 +207,8 @@ def _columns(
             share = 1 / len(column.levels)
             sd = math.sqrt(share * (1 - share))
         else:
-            sd = float(np.nanstd(values.to_numpy(dtype=np.float64, na_value=np.nan)))
+            with np.errstate(over="ignore"):  # of the largest numbers
+                sd = float(np.nanstd(values.to_numpy(dtype=np.float64, na_value=np.nan)))
         rows[column.name] = (len(column.feature_names), bins.get(column.name), noise_sd * sd)
     return pd.DataFrame.from_dict(rows, orient="index", columns=["features", "bins", "noise"])
 

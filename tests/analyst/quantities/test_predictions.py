@@ -310,7 +310,7 @@ def drawn_with_warning(formula, family):
         (lambda f: f.assign(k=[0, 1, 2.5]), ValueError, "whole numbers, no fractions"),
         (lambda f: f.assign(g=["u", "v", "q"]), ValueError, "'g' .* it takes its declared levels"),
         (lambda f: f.iloc[:0], ValueError, "must have at least one row"),
-        (lambda f: f.to_numpy(), TypeError, "must be a pandas DataFrame; got ndarray"),
+        (lambda f: f.to_numpy(), TypeError, "newdata must be a frame of pandas, .* got numpy ndarray"),
     ],
 )
 def test_rows_that_do_not_fit_are_refused(change, error, message):
