@@ -93,9 +93,9 @@ class TableFile(ABC):
         return self._guarded(lambda: self._cells(names, schema, strict))
 
     def count(self) -> int:
-        """Return the number of rows. No cell is interpreted."""
+        """Return the number of rows. No cell is interpreted, and bytes that the encoding does not allow are ignored."""
         names = self.names()
-        return len(self._guarded(lambda: self._cells(names, None, True)))
+        return len(self._guarded(lambda: self._cells(names, None, False)))
 
     def _guarded(self, read: Callable[[], Any]) -> Any:
         """Replace every error of a reader, and drop its warnings: they may quote private cells."""

@@ -121,6 +121,9 @@ def test_a_dry_run_counts_rows_and_judges_no_cell(folder):
     assert done.exit_code == 0 and "price: epsilon" in done.stdout and "secret" not in done.output
     priced = facts("publish", folder / "publish.toml", "--dry-run")
     assert priced == facts("publish", folder / "publish.toml", "--dry-run", "--n", 600)
+    text = (folder / "people.csv").read_bytes()
+    (folder / "people.csv").write_bytes(text.replace(b"secret", b"\xff\xfe"))  # no byte decides either
+    assert facts("publish", folder / "publish.toml", "--dry-run") == priced
 
 
 def test_a_dry_run_of_users_needs_their_number(folder):
