@@ -23,6 +23,7 @@ import pandas as pd
 from pyarrow.parquet import ParquetFile
 
 from iwbayes.schema import Schema
+from iwbayes.schema.codebook import EXCEL
 from iwbayes.schema.levels import _Levels
 from iwbayes.utils.optional import import_optional
 from iwbayes.utils.statistical_files import ENDINGS, as_dates, counted_from, formats, is_missing, read_statistical
@@ -234,7 +235,7 @@ class ExcelTable(TableFile):
     """A sheet of an Excel workbook, whose first row that is not empty is the header."""
 
     kind = "Excel"
-    endings = (".xlsx", ".xlsm")
+    endings = EXCEL
     options = ("sheet",)
     module = "openpyxl"
 

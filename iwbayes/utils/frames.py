@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import narwhals as nw
 import pandas as pd
 
 
@@ -36,6 +35,8 @@ def to_pandas(rows: Any, name: str = "a table") -> pd.DataFrame:
         )
     if isinstance(rows, Mapping):
         return _of_columns(rows, name)
+    import narwhals as nw  # here, because most tables are frames of pandas
+
     native: Any = nw.from_native(rows, pass_through=True)
     if not isinstance(native, nw.DataFrame | nw.LazyFrame):
         raise TypeError(

@@ -69,12 +69,11 @@ class RegressionProblem:
         if not np.all(values[:, design.rows].sum(axis=1) > 0):
             raise ValueError("the weights of the rows used must not all be zero. Use columns with fewer missing cells.")
         averaged = values.mean(axis=0)
-        survey = None
+        survey = NO_SURVEY
         if design_weight is not None:
             DesignWeight.check(design_weight, release.synthetic.schema, design.name)
-            survey = DesignWeight.of(design_weight, frame, averaged)
-        factors = np.ones(len(frame)) if survey is None else survey.factors(frame)
-        prior = log_prior(design, prior_scales(design, (averaged * factors)[design.rows]), priors)
+            survey = Survey(DesignWeight.of(design_weight, frame, averaged)).on(frame)
+        prior = log_prior(design, prior_scales(design, (averaged * survey.factors)[design.rows]), priors)
         numbers = design.y if design.family.continuous else design.y.astype(np.int64)
         levels = {"levels": list(design.levels)} if design.levels else {}
         observed = xr.Dataset({design.name: ("row", numbers, levels)}, coords={"row": design.rows})
@@ -83,8 +82,8 @@ class RegressionProblem:
             "share_left_out": float(np.delete(averaged, design.rows).sum() / averaged.sum()),
             "design": record_design(design, frame),
         }
-        attributes |= {} if survey is None else {"design_weight": survey.column}
-        posterior = RegressionPosterior(design, prior, averaged, Survey(survey, factors))
+        posterior = RegressionPosterior(design, prior, averaged, survey)
+        attributes |= posterior.facts
         return cls(posterior, formula, design.family.name, len(design.rows), observed, attributes)
 
     def log_likelihoods(self, posterior: xr.Dataset, theta: Array) -> dict[str, xr.Dataset]:
@@ -197,10 +196,8 @@ class RegressionPosterior(WeightedPosterior):
         """Return gradients (draw, p) at thetas (draw, p) of mean log likelihoods of rows (n,), by shares (draw, n)."""
         part, kept = self._some_rows(rows)
         with one_blas_thread():
-            factors = self._factors(rows[kept])
-            each = [
-                share[kept] @ (part.row_scores(theta) * factors) for share, theta in zip(shares, thetas, strict=True)
-            ]
+            own = shares[:, kept] * self._factors(rows[kept])[:, 0]
+            each = [share @ part.row_scores(theta) for share, theta in zip(own, thetas, strict=True)]
         return np.stack(each)
 
     def mode(self, start: Array | None = None) -> Mode:
