@@ -72,12 +72,14 @@ class Publication:
 
 def take_options(context: typer.Context, path: Path | None) -> Path | None:
     """Take the options of a command from a publish.toml, if its argument is one; return the input."""
+    known = {parameter.name: parameter for parameter in context.command.params}
     if path is None or path.suffix.lower() != ".toml":
+        if path is not None and "table" not in known:
+            raise typer.BadParameter("it must be a publish.toml; this command reads no rows.")
         context.obj = Publication()
         return path
     with errors(False):
         found = Publication.read(path)
-        known = {parameter.name: parameter for parameter in context.command.params}
         context.default_map = {}
         for name, value in found.options.items():
             if name not in known:

@@ -163,6 +163,8 @@ def test_a_schema_file_is_no_publication_and_an_export_replaces_no_file(folder):
     done = run("publish", folder / "s.toml")
     assert done.exit_code == 1 and "It seems to be a schema file" in done.stderr
     assert "No such file" in run("publish", folder / "absent.toml").stderr
+    done = run("plan", folder / "people.csv", "-s", folder / "s.toml", "--n", 9, "--epsilon", 1, "--delta", 1e-6)
+    assert done.exit_code == 2 and "it must be a publish.toml" in " ".join(done.stderr.split())
     (folder / "people-2026.csv").write_text("mine")
     done = run("publish", folder / "publish.toml")
     assert done.exit_code == 1 and "already exists" in done.stderr
