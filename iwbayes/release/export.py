@@ -63,8 +63,10 @@ def _stata(rows: pd.DataFrame) -> bytes:
         if isinstance(cells.dtype, pd.CategoricalDtype):
             codes = cells.cat.codes
             cells = pd.Series(pd.Categorical.from_codes(codes, [str(level) for level in cells.cat.categories]))
-        elif cells.dtype.kind == "M":
+        elif cells.dtype.kind == "M" and not (cells < pd.Timestamp.min).any():
             dates[short] = "td"
+        elif cells.dtype.kind == "M":  # pandas 2 writes no dates before 1678
+            cells = cells.dt.strftime("%Y-%m-%d").fillna("")
         elif isinstance(cells.dtype, pd.Int64Dtype):
             cells = pd.Series(cells.to_numpy(dtype=np.float64, na_value=np.nan))
         columns[short], labels[short] = cells, str(name)[:_MOST_OF_LABEL]

@@ -37,18 +37,33 @@ def to_pandas(rows: Any, name: str = "a table") -> pd.DataFrame:
         return _of_columns(rows, name)
     import narwhals as nw  # here, because most tables are frames of pandas
 
-    native: Any = nw.from_native(rows, pass_through=True)
+    try:
+        native: Any = nw.from_native(rows, pass_through=True)
+    except ImportError:  # an older narwhals than the library of the frame
+        native = None
     if not isinstance(native, nw.DataFrame | nw.LazyFrame):
         raise TypeError(
             f"{name} must be a frame of pandas, polars, Arrow or DuckDB, or a dict of columns; got {kind}. Convert it."
         )
     try:
         frame = native.collect(backend="pyarrow") if isinstance(native, nw.LazyFrame) else native
-        found: pd.DataFrame = frame.to_arrow().to_pandas(integer_object_nulls=True)
+        found: pd.DataFrame = _decoded(frame.to_arrow()).to_pandas(integer_object_nulls=True)
         return found
     except Exception:  # messages of libraries may quote private cells
         pass
-    raise ValueError(f"{name} ({kind}) cannot be converted to pandas. Convert it first.")
+    raise ValueError(
+        f"{name} ({kind}) cannot be converted to pandas. Install the newest narwhals and pyarrow, or convert it first."
+    )
+
+
+def _decoded(table: Any) -> Any:
+    """Return an Arrow table without dictionaries; old versions of Arrow cannot convert those of polars."""
+    import pyarrow as pa
+
+    for index, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            table = table.set_column(index, field.name, table.column(index).cast(field.type.value_type))
+    return table
 
 
 def _of_columns(columns: Mapping[Any, Any], name: str) -> pd.DataFrame:
