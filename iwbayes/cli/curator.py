@@ -22,6 +22,7 @@ from iwbayes.cli.schema_and_plan import (
     OnUndeclared,
     Response,
     Share,
+    named_models,
     named_weights,
 )
 from iwbayes.utils.display import wrapped
@@ -180,7 +181,8 @@ def publish(
                 f"--generator must be one of {list(kinds)}; got {generator!r}. Other generators are available in "
                 f"Python only."
             )
-        weights = named_weights(declared, for_model, response, family, mechanism, design_weight)
+        models = named_models(declared, for_model, response, family, design_weight)
+        weights = named_weights(models, mechanism)
         own = None if ledger is None else _certified(ledger)
         options = {"generator": kinds[generator](), "weights": weights, "share": share}
         planned = epsilon
@@ -220,9 +222,13 @@ def publish(
         else:
             release = publish_table(private, epsilon=epsilon, delta=delta, adjacency=adjacency, **options)  # type: ignore[arg-type]
         written = save_or_rescue(lambda path: release.save(path, overwrite=force), cast(Path, output))
-        others = [
-            file for kind in _kinds(export) for file in release.export(written.with_suffix(f".{kind}"), overwrite=force)
-        ]
+        others: list[Path] = []
+        try:
+            for kind in _kinds(export):
+                others += release.export(written.with_suffix(f".{kind}"), overwrite=force)
+        except Exception:
+            say(for_reading(f"The release was written to {written}; only its export failed."), err=True)
+            raise
         if ledger is None:
             say(for_reading(NO_LEDGER), err=True)
         if as_json:

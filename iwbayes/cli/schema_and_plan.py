@@ -14,8 +14,10 @@ from iwbayes.cli.publication import Publication, schema_of, take_options
 from iwbayes.utils.display import fill, text_table, wrapped
 
 if TYPE_CHECKING:
+    from iwbayes.coverage.interval_plan import IntervalPlan
     from iwbayes.curator.plan import Plan
     from iwbayes.curator.protocols import WeightProvider
+    from iwbayes.models.regression_scores import RegressionModel
     from iwbayes.schema import Schema
 
 TEMPLATE = """\
@@ -173,7 +175,8 @@ def _say_codebook(path: Path, drop: list[str], sheet: str | None) -> None:
     epilog="Examples:\n\n\b\n"
     "  iwbayes plan -s people.toml --n 4000 --epsilon 1 --delta 1e-6\n"
     "  iwbayes plan -s people.toml --n 4000 --epsilon 1 --delta 1e-6 \\\n"
-    '    --for-model "income ~ age"\n'
+    '    --for-model "income ~ age" --epsilon 3\n'
+    "  iwbayes plan publish.toml --n 4000\n"
     "  iwbayes plan -s people.toml --n 4000 --epsilon 0.5 --epsilon 2 \\\n"
     '    --delta 1e-6 --formula "income ~ age"'
 )
@@ -181,7 +184,7 @@ def plan(
     context: typer.Context,
     schema: SchemaFile,
     n: Annotated[int, typer.Option("--n", help="Number of private rows.")],
-    epsilon: Annotated[list[float], typer.Option(help="Privacy budget epsilon; may be repeated with --formula.")],
+    epsilon: Annotated[list[float], typer.Option(help="Privacy budget epsilon; may be repeated.")],
     delta: Delta,
     settings: Annotated[
         Path | None, typer.Argument(help="A publish.toml, which has all options.", callback=take_options, is_eager=True)
@@ -192,8 +195,11 @@ def plan(
     share: Share = 0.3,
     adjacency: Adjacency = "replace-one",
     on_undeclared: OnUndeclared = "refuse",
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="Simulate the interval lengths of the named models; takes minutes.")
+    ] = False,
     formula: Annotated[
-        str | None, typer.Option(help='Simulate the interval lengths of this regression, such as "y ~ x + z".')
+        str | None, typer.Option(help='Simulate those of this regression, such as "y ~ x + z", named or not.')
     ] = None,
     family: Annotated[
         str | None, typer.Option(help="Family of the formula and of the named models, as in iwbayes fit.")
@@ -214,73 +220,122 @@ def plan(
         said = cast(Publication, context.obj)
         written = schema_of(schema, said.columns, said.left_out)
         declared = written.admitting(on_undeclared)
-        weights = named_weights(declared, for_model, response, family, design_weight=design_weight)
-        options: dict[str, Any] = {"delta": delta, "weights": weights, "share": share, "adjacency": adjacency}
-        if formula is None:
-            from iwbayes.curator.plan import plan as plan_release
-
-            if len(epsilon) > 1 or like is not None:
-                raise ValueError("several epsilons and --like need --formula. Pass it, or a single epsilon.")
-            alone = plan_release(declared, n, epsilon=epsilon[0], **options)
-            say(json.dumps(_plan_facts(alone), indent=1) if as_json else wrapped(str(alone), width=columns()))
+        models = named_models(declared, for_model, response, family, design_weight)
+        options: dict[str, Any] = {"weights": named_weights(models), "share": share, "adjacency": adjacency}
+        options["delta"] = delta
+        if formula is None and not simulate:
+            if like is not None:
+                raise ValueError("--like is for simulations. Pass --simulate, or --formula, too.")
+            if len(epsilon) > 1 and not models:
+                raise ValueError("several epsilons need models, --for-model, or a simulation, --formula.")
+            _say_plans(declared, n, epsilon, options, as_json)
             return
+        if simulate and not models:
+            raise ValueError("--simulate simulates the named models. Pass --for-model, or --formula instead.")
+        if simulate and design_weight is not None:
+            raise ValueError("--simulate does not know design weights. Leave one of the two options out.")
+        pairs = [] if formula is None else [(formula, family)]
+        pairs += [(model.formula, model.family) for model in models] if simulate else []
         with working("simulating releases"):
             from iwbayes.coverage.interval_plan import plan_intervals
-            from iwbayes.release import load
-            from iwbayes.tables.read_table import read_table
 
-            if like is not None and like.suffix == ".iwb":
-                options["like"] = load(like)
-            elif like is not None:
-                rows = read_table(like, written, on_undeclared=on_undeclared)
-                options["like"] = written.conform(rows, on_undeclared=on_undeclared)
-            options |= {"random_seed": seed, "progressbar": False, "family": family}
-            found = plan_intervals(declared, n, epsilon=epsilon, formula=formula, **options)
-        if as_json:
-            answers = [
-                {
-                    **_plan_facts(planned),
-                    "calibrated": float(found.calibrated[planned.epsilon]),
-                    "lengths": {str(name): finite(x) for name, x in found.lengths.loc[planned.epsilon].items()},
-                }
-                for planned in found.plans
+            options |= {"like": _public(like, written, on_undeclared), "random_seed": seed, "progressbar": False}
+            found = [
+                plan_intervals(declared, n, epsilon=epsilon, formula=each, family=cast(Any, its_family), **options)
+                for each, its_family in pairs
             ]
-            say(json.dumps({"formula": formula, "n": n, "rows": found.rows_from, "plans": answers}, indent=1))
+        if as_json:
+            facts = [_interval_facts(each) for each in found]
+            say(json.dumps(facts if len(facts) > 1 else facts[0], indent=1))
         else:
-            say(found.summary(width=columns()))
+            say("\n\n".join(each.summary(width=columns()) for each in found))
 
 
-def named_weights(
-    schema: Schema,
-    for_model: list[str] | None,
-    response: str | None,
-    family: str | None,
-    mechanism: str = "gaussian",
-    design_weight: str | None = None,
-) -> WeightProvider:
-    """Return the weight provider for the named models."""
-    from iwbayes.curator.named_models import weights_for
-    from iwbayes.curator.weight_providers.tilt import TiltWeights
-    from iwbayes.evidence.formulas import main_effects
-
-    formulas = [*(for_model or ()), *([] if response is None else [main_effects(response, schema)])]
-    if design_weight is not None and (mechanism != "gaussian" or not formulas):
-        raise ValueError("--design-weight needs a model, --for-model or --response, and the gaussian mechanism.")
-    if mechanism != "gaussian" or not formulas:
-        return weights_for(TiltWeights(mechanism=mechanism, features="products" if formulas else "auto"), formulas)
-    from iwbayes.evidence.formulas import model_terms
+def named_models(
+    schema: Schema, for_model: list[str] | None, response: str | None, family: str | None, design_weight: str | None
+) -> list[RegressionModel]:
+    """Return the named models. The family is that of models whose response are whole numbers."""
+    from iwbayes.evidence.formulas import main_effects, model_terms
     from iwbayes.models.regression_scores import RegressionModel
     from iwbayes.schema import Integer
 
+    formulas = [*(for_model or ()), *([] if response is None else [main_effects(response, schema)])]
+    if design_weight is not None and not formulas:
+        raise ValueError("--design-weight needs a model. Pass --for-model or --response, too.")
     asks = [isinstance(model_terms(formula, schema).column, Integer) for formula in formulas]
     families: Any = [family if ask else None for ask in asks]
-    named = [RegressionModel(*pair, design_weight) for pair in zip(formulas, families, strict=True)]
-    return weights_for(None, named)
+    return [RegressionModel(*pair, design_weight) for pair in zip(formulas, families, strict=True)]
+
+
+def named_weights(models: list[RegressionModel], mechanism: str = "gaussian") -> WeightProvider:
+    """Return the weight provider for the named models."""
+    from iwbayes.curator.named_models import weights_for
+    from iwbayes.curator.weight_providers.tilt import TiltWeights
+
+    if mechanism == "gaussian":
+        return weights_for(None, models)
+    if any(model.design_weight for model in models):
+        raise ValueError("--design-weight needs the gaussian mechanism. Leave one of the two options out.")
+    features: Any = "products" if models else "auto"
+    return weights_for(TiltWeights(mechanism=mechanism, features=features), [model.formula for model in models])
+
+
+def _public(like: Path | None, written: Schema, on_undeclared: str) -> Any:
+    """Read the public rows, or the earlier release, to simulate from."""
+    from iwbayes.release import load
+    from iwbayes.tables.read_table import read_table
+
+    if like is None or like.suffix == ".iwb":
+        return None if like is None else load(like)
+    return written.conform(read_table(like, written, on_undeclared=on_undeclared), on_undeclared=on_undeclared)
+
+
+def _say_plans(schema: Schema, n: int, epsilon: list[float], options: dict[str, Any], as_json: bool) -> None:
+    """Say the noise of a release at each epsilon, and the lengths to expect."""
+    from iwbayes.curator.plan import plan as plan_release
+
+    plans = [plan_release(schema, n, epsilon=each, **options) for each in epsilon]
+    if as_json:
+        facts = [_plan_facts(planned) for planned in plans]
+        say(json.dumps(facts if len(facts) > 1 else facts[0], indent=1))
+    else:
+        say(_expected_lengths(plans) if len(plans) > 1 else wrapped(str(plans[0]), width=columns()))
+
+
+def _expected_lengths(plans: list[Plan]) -> str:
+    """Return a table of the lengths to expect at several epsilons."""
+    rows: list[tuple[Any, ...]] = []
+    for planned in plans:
+        found = planned.expected
+        told = ("", "not studied", "") if found is None else (
+            f"{found.length:.2g}", f"{found.low:.2g} to {found.high:.2g}", f"{found.calibrated:.0%}"
+        )  # fmt: skip
+        rows.append((f"{planned.epsilon:g}", *told))
+    header = ("epsilon", "length", "half of populations", "calibrated")
+    note = (
+        f"For {plans[0].n} private rows and {plans[0].terms}. Length is that of 90 % intervals over the private rows' "
+        f"own, in releases of real populations with about the same noise; calibrated is the share of coefficients."
+    )
+    return f"{text_table(header, rows, width=columns())}\n\n{for_reading(note)}"
 
 
 def _plan_facts(expected: Plan) -> dict[str, Any]:
     """Return the facts of a plan, as plain JSON values."""
     names = ("epsilon", "epsilon_generator", "epsilon_weights", "terms", "n_features", "noise_sd", "noise_ratio")
     facts = {name: getattr(expected, name) for name in names}
+    facts["expected_length"] = None if expected.expected is None else expected.expected._asdict()
     events = [event.to_dict() for event in expected.events]
     return facts | {"stage_noise_sd": list(expected.stage_noise_sd), "events": events}
+
+
+def _interval_facts(found: IntervalPlan) -> dict[str, Any]:
+    """Return simulated lengths, as plain JSON values."""
+    answers = [
+        {
+            **_plan_facts(planned),
+            "calibrated": float(found.calibrated[planned.epsilon]),
+            "lengths": {str(name): finite(x) for name, x in found.lengths.loc[planned.epsilon].items()},
+        }
+        for planned in found.plans
+    ]
+    return {"formula": found.formula, "n": found.n, "rows": found.rows_from, "plans": answers}

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from iwbayes.curator.expected_lengths import ExpectedLength, expected_length
 from iwbayes.curator.generators.bayesnet.bayesnet import BayesNet
 from iwbayes.curator.named_models import weights_for
 from iwbayes.curator.pipeline import JointEvents, own_delta
@@ -73,6 +74,8 @@ class Plan:
     #: Epsilon that the release costs alone, at `delta`, and that of the whole ledger with it, at the ledger's delta.
     price: float = math.nan
     together: float = math.nan
+    #: Number of private rows.
+    n: int = 0
     #: What each column becomes: its number of ``features``, the ``bins`` or levels that the generator counts (if it is
     #: `BayesNet`), and the ``noise``, as standard deviation, of its mean in the unit of the column, or of the share of
     #: a level. Rows are uniform; the noise is NaN if the weights measure scores of models.
@@ -101,7 +104,21 @@ class Plan:
         if self.stage_noise_sd:
             sds = ", ".join(f"{sd:.3g}" for sd in self.stage_noise_sd)
             facts.insert(4, ("by stage", f"{len(self.stage_noise_sd)} stages, sd {sds}"))
+        if (found := self.expected) is not None:
+            facts.append(
+                (
+                    "expected length",
+                    f"{found.length:.2g} times the private rows' own intervals (half of {found.n_populations} "
+                    f"populations: {found.low:.2g} to {found.high:.2g}); {found.calibrated:.0%} of coefficients "
+                    f"calibrated",
+                )
+            )
         return f"Plan of a release at epsilon {self.epsilon:g} and delta {self.delta:g}", facts
+
+    @property
+    def expected(self) -> ExpectedLength | None:
+        """Lengths of intervals to expect for the models of the release; None without models, or far from any study."""
+        return expected_length(self.noise_sd * math.sqrt(self.n)) if self.stage_noise_sd and self.n else None
 
     @property
     def advice(self) -> str:
@@ -189,7 +206,7 @@ def plan(
     noise_sd = math.nan if tilt.of_scores else measured.noise_sd
     columns = _columns(reference, noise_sd, facts, generator, own, own_delta(generator, delta))
     price = ledger.price_of_release(events(t), delta=delta), ledger.would_cost(*events(t), delta=delta)
-    return Plan(own, rest, events(t), *size, *noise, epsilon, delta, measured.stage_noise_sd, *price, columns)
+    return Plan(own, rest, events(t), *size, *noise, epsilon, delta, measured.stage_noise_sd, *price, int(n), columns)
 
 
 def _columns(

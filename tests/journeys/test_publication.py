@@ -172,6 +172,17 @@ def test_a_schema_file_is_no_publication_and_an_export_replaces_no_file(folder):
     assert facts("ledger", folder / "people.ledger")["releases"] == []
 
 
+def test_an_export_that_fails_says_where_the_release_is(folder, monkeypatch):
+    def broken(*_, **__):
+        raise OSError(28, "No space left on device", "people-2026.csv")
+
+    monkeypatch.setattr(iw.Release, "export", broken)
+    done = run("publish", folder / "publish.toml")
+    said = " ".join(done.stderr.split())
+    assert done.exit_code == 1 and "people-2026.iwb; only its export failed" in said and "No space left" in said
+    assert len(iw.load(folder / "people-2026.iwb").synthetic) == 900
+
+
 def test_a_byte_order_mark_and_one_model_as_text_are_read(folder):
     (folder / "publish.toml").write_text("\ufeff" + FILE.replace('["ill ~ age"]', '"ill ~ age"'), encoding="utf-8")
     assert "scores of ill ~ age" in run("plan", folder / "publish.toml", "--n", 600).stdout
