@@ -18,6 +18,7 @@ from .analyst.quantities.intervals import intervals as intervals
 from .analyst.quantities.predictions import predictions as predictions
 from .analyst.quantities.ratios import odds_ratios as odds_ratios
 from .analyst.quantities.slopes import slopes as slopes
+from .analyst.quantities.summary import summary as summary
 from .analyst.regression.model import regression as regression
 from .analyst.regression.named_model import model as model
 from .analyst.weighting.reweight import log_likelihood as log_likelihood

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -23,9 +23,6 @@ from iwbayes.cli.output import (
     working,
 )
 from iwbayes.utils.display import fill, text_table, wrapped
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _SUMMARY = ["mean", "sd", "eti90_lb", "eti90_ub", "ess_bulk", "r_hat"]  # of each parameter
 #: Largest number of lines that a fit prints, and smallest number of lines for parameters, which may exceed the former.
@@ -113,9 +110,9 @@ def fit(
         found = load(release)
         with working("loading PyMC"):
             from iwbayes.analyst import arviz_compat
-            from iwbayes.analyst.calibration.record import summary_with_stars
             from iwbayes.analyst.criticism.diagnose import diagnose
             from iwbayes.analyst.fit import fit as fit_posterior
+            from iwbayes.analyst.quantities.summary import summary, with_stars
 
         idata = fit_posterior(
             formula,
@@ -130,7 +127,7 @@ def fit(
             progressbar=sys.stderr.isatty(),
         )
         used = arviz_compat.group(idata, "posterior").attrs["family"]
-        shown, checks = summary_with_stars(idata)[_SUMMARY], diagnose(found, idata)
+        table, checks = summary(idata, kind="all", round_to="none"), diagnose(found, idata)
         written = None if output is None else save_or_rescue(lambda path: arviz_compat.save(idata, path), output)
         if as_json:
             facts = {
@@ -138,25 +135,19 @@ def fit(
                 "family": used,
                 "design_weight": design_weight,
                 "calibrated": "calibration" in checks.index and bool(checks.loc["calibration", "verdict"] == "ok"),
-                "summary": records(_flagged(shown, checks), "parameter"),
+                "summary": records(table[[*_SUMMARY, "calibrated", "why"]].astype({"calibrated": bool}), "parameter"),
                 "diagnostics": records(checks, "check"),
                 "path": written and str(written),
             }
             say(json.dumps(facts, indent=1))
             return
+        shown = with_stars(table)[_SUMMARY]
         title = fill(f"{formula} ({used}), 90 % intervals", later="  ", width=columns()).split("\n")
         star = ["* not calibrated"] if any(name.endswith(" *") for name in shown.index) else []
         below = [*star, "", "diagnostics", *checks.brief(width=columns()).split("\n")]
         below += [] if written is None else [f"written to {written}"]
         room = max(_MOST_LINES - len(title) - len(below) - 1, _FEWEST_PARAMETERS) if on_terminal() else sys.maxsize
         say("\n".join([*title, "", *posterior_lines(shown, most=room), *below]))
-
-
-def _flagged(shown: pd.DataFrame, checks: pd.DataFrame) -> pd.DataFrame:
-    """Replace the stars in parameter names with a boolean column ``calibrated``."""
-    some = "calibration" in checks.index and checks.loc["calibration", "value"] in ("calibrated", "calibrated in part")
-    good = [some and not str(name).endswith(" *") for name in shown.index]
-    return shown.assign(calibrated=good).rename(lambda name: str(name).removesuffix(" *"))
 
 
 @app.command(

@@ -17,10 +17,11 @@ import xarray as xr
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.arguments import check_release
-from iwbayes.analyst.calibration.record import summary_with_stars
 from iwbayes.analyst.criticism.diagnose import diagnose
 from iwbayes.analyst.criticism.diagnostics_table import named_in
 from iwbayes.analyst.quantities.intervals import intervals
+from iwbayes.analyst.quantities.summary import summary as summarise
+from iwbayes.analyst.quantities.summary import with_stars
 from iwbayes.release import Release
 from iwbayes.reporting.drawing import WEIGHTED
 from iwbayes.reporting.forest import plot_forest, uncalibrated
@@ -269,7 +270,7 @@ def _posterior(release: Release, idata: Any, checks: pd.DataFrame) -> str:
             f"complete cases only: {left_out:,} synthetic row{'s' if left_out > 1 else ''} with missing cells left "
             f"out, {float(posterior.attrs['share_left_out']):.2%} of all by weight"
         )
-    summary = summary_with_stars(idata)
+    summary = with_stars(summarise(idata, kind="all", round_to="none"))
     hidden, shown = max(len(summary) - _MOST_PARAMETERS, 0), summary.iloc[:_MOST_PARAMETERS]
     content = paragraph("; ".join(facts)) if facts else ""
     record = arviz_compat.group_or_empty(idata, "calibration")

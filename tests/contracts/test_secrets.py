@@ -529,7 +529,7 @@ PUBLIC_ONLY = {
     "diagnose", "finite_variance_test", "fit", "forest", "intervals", "log_likelihood", "loo", "marginals",
     "noise_aware_weights", "odds_ratios", "opposite_corners", "overlap", "paper", "plan", "plan_intervals", "plots",
     "pool", "ppc", "predictions", "regression", "report", "rehearsals", "rehearse", "reweight", "sample", "slopes",
-    "validation", "weights",
+    "summary", "validation", "weights",
 }  # fmt: skip
 
 

@@ -400,10 +400,29 @@ def test_plan_tells_lengths_at_several_budgets(folder, planning, released, monke
     assert "At epsilon 1, the interval of " in said and "times as long as from the private rows" in said
 
 
+def test_named_models_are_simulated_one_by_one(folder, planning):
+    schema = Schema.from_toml(folder / "s.toml")
+    models = ["y ~ x", "y ~ z"]
+    line = (*planning, "--epsilon", 3, "--seed", 1, "--simulate", "--for-model", models[0], "--for-model", models[1])
+    facts = json.loads(run(*line, "--json").stdout)
+    assert [each["formula"] for each in facts] == models
+    for formula, each in zip(models, facts, strict=True):
+        found = plan_intervals(
+            schema, 400, epsilon=3, delta=1e-6, formula=formula, for_models=models, random_seed=1, progressbar=False
+        )
+        assert each["plans"][0]["lengths"] == found.lengths.loc[3].to_dict()
+    shown = run(*line, "--formula", "y ~ x + z").stdout
+    assert [shown.count(f"{formula}, 400 rows") for formula in (*models, "y ~ x + z")] == [1, 1, 1]
+
+
 def test_plan_refuses_in_one_line_what_it_cannot_simulate(folder, planning, tmp_path):
-    several = failed(run(*planning, "--epsilon", 1, "--epsilon", 3), "several epsilons and --like need --formula")
+    several = failed(run(*planning, "--epsilon", 1, "--epsilon", 3), "several epsilons need models")
     assert several.stderr.startswith("error: ")
-    failed(run(*planning, "--epsilon", 1, "--like", folder / "t.csv"), "several epsilons and --like need --formula")
+    failed(run(*planning, "--epsilon", 1, "--like", folder / "t.csv"), "--like is for simulations")
+    failed(run(*planning, "--epsilon", 1, "--simulate"), "simulates the named models")
+    failed(run(*planning, "--epsilon", 1, "--design-weight", "x"), "--design-weight needs a model")
+    weighted = ("--for-model", "y ~ x", "--design-weight", "z", "--simulate")
+    failed(run(*planning, "--epsilon", 1, *weighted), "--simulate does not know design weights")
     failed(run(*planning, "--epsilon", 1, "--formula", "y ~ nothing"), "nothing")
     failed(run(*planning, "--epsilon", 1, *FORMULA, "--like", tmp_path / "none.csv"), "No such file")
     failed(run(*planning, "--epsilon", 1, *FORMULA, "--family", "logit"), "family must be")
@@ -941,7 +960,7 @@ NUMBERS = re.compile(r"^\S.*?(?: +-?[\d.,]+(?:e[-+]\d+)?){4}$", re.MULTILINE)
 def test_a_fit_fits_on_a_terminal(long_names, tmp_path, monkeypatch, model):
     """80 columns and 40 lines, no number in two lines, and no advice twice."""
     from iwbayes.analyst import arviz_compat
-    from iwbayes.analyst.calibration.record import summary_with_stars
+    from iwbayes.analyst.quantities.summary import summary as summarised
 
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(importlib.import_module("iwbayes.cli.analyst"), "on_terminal", lambda: True)
@@ -952,7 +971,7 @@ def test_a_fit_fits_on_a_terminal(long_names, tmp_path, monkeypatch, model):
     assert [line for line in lines if len(line) > 80] == []
     assert len(lines) <= 40 or model == "products"  # whose advice names long products
     posterior, _, below = result.stdout.partition("\ndiagnostics\n")
-    summary = summary_with_stars(arviz_compat.load(tmp_path / "p.nc"))
+    summary = summarised(arviz_compat.load(tmp_path / "p.nc"), round_to="none")
     rows = [found[0] for found in NUMBERS.finditer(posterior)]
     assert rows[0].startswith("Intercept")
     for line, (_, row) in zip(rows, summary.iterrows(), strict=False):

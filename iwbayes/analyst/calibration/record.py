@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import xarray as xr
 
 from iwbayes.analyst import arviz_compat
@@ -130,14 +129,6 @@ def mark_uncalibrated(
     marked = np.stack([draws.reshape(shape) for draws in found.values()], axis=-1)
     dims = ("chain", "draw", f"{NOT_CALIBRATED}_dim")
     return posterior.assign({NOT_CALIBRATED: (dims, marked)}).assign_coords({dims[2]: list(found)})
-
-
-def summary_with_stars(idata: arviz_compat.ArvizObject) -> pd.DataFrame:
-    """Summarise a posterior; if only some scalars are calibrated, a star follows the names of the others."""
-    table, prefix = arviz_compat.summary(idata), f"{NOT_CALIBRATED}["
-    marked = {name.removeprefix(prefix)[:-1] for name in table.index if name.startswith(prefix)}
-    table = table[[not name.startswith(prefix) for name in table.index]]
-    return table.rename(lambda name: f"{name} *" if name in marked else name) if len(marked) < len(table) else table
 
 
 def _variable_of(name: str, posterior: xr.Dataset) -> str | None:

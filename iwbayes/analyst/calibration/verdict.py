@@ -133,8 +133,7 @@ def judge(
         bad = [index for index, check in enumerate(checks) if check.verdict == "fail"]
         if bad:
             worst = max(bad, key=lambda index: checks[index].badness)
-            # PyMC names transformed parameters with an ending, as in sigma_log__
-            named = [re.sub(r"_[a-z]+__(?=\[|$)", "", names[index]) for index in bad]
+            named = [_without_transform(names[index]) for index in bad]
             more = f" and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
             whom = "all parameters" if len(bad) == len(names) > 1 else f"{', '.join(named[:_NAMED])}{more}"
             reasons.append((checks[worst].badness, checks[worst].reason(whom)))
@@ -157,6 +156,33 @@ def with_verdict(record: xr.Dataset, judgement: Judgement) -> xr.Dataset:
     reasons, of_fit = ("\n".join(texts) for texts in (judgement.reasons, judgement.of_fit))
     record = record.assign(calibrated=("parameter", good))
     return record.assign_attrs(verdict=verdict, reasons=reasons, reasons_of_fit=of_fit)
+
+
+def reasons_of_parameters(record: xr.Dataset, names: Sequence[str]) -> list[str]:
+    """Return for each scalar of a posterior the check that takes it out of the domain: name, value and limit.
+
+    Only those of scalars that are not calibrated mean something. Scalars that are no parameters, such as deterministic
+    variables, get the worst reason of all parameters. `record` is empty if there was no calibration.
+    """
+    if "calibrated" not in record:
+        return ["the intervals treat the weights as exact"] * len(names)
+    worst, of_fit = (_in_short(record.attrs[key].split("\n")[0]) for key in ("reasons", "reasons_of_fit"))
+    how, found = source(record.attrs["method"]), {}
+    for index, name in enumerate(map(str, record["parameter"].to_numpy())):
+        checks = [one.check(float(record[key][index]), how) for key, one in MEASURES.items() if key in record]
+        failed = max((one for one in checks if one.verdict == "fail"), key=lambda one: one.badness, default=None)
+        found[_without_transform(name)] = of_fit or (worst if failed is None else _in_short(failed.reason()))
+    return [found.get(name, worst) for name in names]
+
+
+def _in_short(reason: str) -> str:
+    """Return a reason without what it means."""
+    return reason.partition(": ")[0]
+
+
+def _without_transform(name: str) -> str:
+    """Return a parameter's name without the ending that PyMC gives to transformed ones, as in sigma_log__."""
+    return re.sub(r"_[a-z]+__(?=\[|$)", "", name)
 
 
 def check_of_fit(name: str, value: float) -> Check:

@@ -88,7 +88,7 @@ def _of_one(
     tails = (1 - prob) / 2, (1 + prob) / 2
     rows = [(values.mean(), *np.quantile(values, tails)) for values in draws.values()]
     table = pd.DataFrame(rows, columns=list(BOUNDS), index=pd.Index(list(draws), name="coefficient", dtype=object))
-    return table.assign(calibrated=pd.array(_calibrated(posterior, list(draws)), dtype="boolean"))
+    return table.assign(calibrated=pd.array(calibrated_of(posterior, list(draws)), dtype="boolean"))
 
 
 def _checked(table: pd.DataFrame, named: str) -> pd.DataFrame:
@@ -103,9 +103,9 @@ def _checked(table: pd.DataFrame, named: str) -> pd.DataFrame:
     return table[list(BOUNDS)].assign(calibrated=pd.array(list(known), dtype="boolean"))
 
 
-def _calibrated(posterior: arviz_compat.ArvizObject, names: list[str]) -> list[bool | None]:
-    """Whether each scalar is calibrated, as a posterior of this package records it; None if it does not."""
-    group = arviz_compat.group(posterior, "posterior")
+def calibrated_of(posterior: arviz_compat.ArvizObject, names: list[str], group: str = "posterior") -> list[bool | None]:
+    """Whether each scalar of a group is calibrated, as its record says; None if nothing says it."""
+    variables = arviz_compat.group(posterior, group)
     if arviz_compat.has_group(posterior, "calibration"):
         record = arviz_compat.group(posterior, "calibration")
         good = dict(zip(map(str, record["parameter"].to_numpy()), record["calibrated"].to_numpy(), strict=True))
@@ -113,8 +113,8 @@ def _calibrated(posterior: arviz_compat.ArvizObject, names: list[str]) -> list[b
             return [bool(good[name]) for name in names]
         if record.attrs["verdict"] == "calibrated":
             return [True] * len(names)
-        marked = group.coords[f"{NOT_CALIBRATED}_dim"].to_numpy() if NOT_CALIBRATED in group else names
+        marked = variables.coords[f"{NOT_CALIBRATED}_dim"].to_numpy() if NOT_CALIBRATED in variables else names
         bad = {str(name) for name in marked}
         return [name not in bad for name in names]
-    verdict = group.attrs.get("verdict")  # without calibration
+    verdict = variables.attrs.get("verdict")  # without calibration
     return [None if verdict is None else verdict == "calibrated"] * len(names)

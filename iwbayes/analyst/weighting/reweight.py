@@ -73,10 +73,10 @@ def reweight(
     -------
     pymc.Model
         The weighted model. Its weights are a ``pm.Data`` named ``likelihood_weights``
-        (``likelihood_weights_<variable>`` for a dict), with the first dimension of their observed variable.
-        ``pm.set_data`` replaces them without a new compilation; `total` then applies to the new weights. Each
-        evaluation raises a ValueError if the weights are not one per row of the current data, or if one is negative,
-        infinite, NaN, or zero without the guard. (JAX has no errors and skips these checks.)
+        (``likelihood_weights_<variable>`` for a dict). ``pm.set_data`` replaces them without a new compilation;
+        `total` then applies to the new weights. New rows to predict need no weights. Each evaluation of the density
+        raises a ValueError if the weights are not one per row of the current data, or if one is negative, infinite,
+        NaN, or zero without the guard. (JAX has no errors and skips these checks.)
 
     Raises
     ------
@@ -153,11 +153,9 @@ def reweight(
         return WeightedRandomVariable(guard)(rv, checked)
 
     new = transform_model(model, weigh)
-    for name, variable in shared.items():
-        owners = [target for target in targets if _data_name(target, weights) == name]
-        # a batch does not have the rows of the table
-        dims = {None if own.minibatch else (model.named_vars_to_dims.get(own.name) or (None,))[0] for own in owners}
-        new.register_data_var(variable, None if len(dims) > 1 or None in dims else (*dims,))
+    for variable in shared.values():
+        # Without dims: a dimension of the rows takes another length if pm.set_data sets new rows to predict.
+        new.register_data_var(variable)
     return new
 
 

@@ -19,11 +19,12 @@ from posterior_tools import formula_record, normal_of
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibrate import sample
 from iwbayes.analyst.calibration.measures.dfbetas import LIMIT as DFBETAS_LIMIT
-from iwbayes.analyst.calibration.record import mark_uncalibrated, summary_with_stars, warn_outside_domain
+from iwbayes.analyst.calibration.record import mark_uncalibrated, warn_outside_domain
 from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, calibrate_normal
 from iwbayes.analyst.criticism.diagnose import diagnose
 from iwbayes.analyst.fit import fit
 from iwbayes.analyst.quantities.predictions import predictions
+from iwbayes.analyst.quantities.summary import summary, with_stars
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.analyst.weighting.release_rows import formula_of
 from iwbayes.analyst.weighting.reweight import reweight
@@ -288,11 +289,11 @@ def test_a_release_of_levels_is_not_judged_by_its_tail():
 def test_stars_stand_where_others_are_calibrated(of_x, quadratic):
     with pytest.warns(CalibrationWarning):
         idata = fit("y ~ x + z", of_x, draws=200, random_seed=1)
-    table = summary_with_stars(idata)
+    table = with_stars(summary(idata, round_to="none"))
     assert table.index.tolist() == ["Intercept", "x", "z *", "sigma *"]
     assert_allclose(table["mean"], arviz_compat.summary(idata)["mean"].iloc[:4])
     plain = fit("y ~ x + z", quadratic, draws=200, random_seed=1, calibrate="none")
-    assert summary_with_stars(plain).index.tolist() == ["Intercept", "x", "z", "sigma"]
+    assert with_stars(summary(plain)).index.tolist() == ["Intercept", "x", "z", "sigma"]
 
 
 def test_few_rows_cannot_tell_what_was_measured(quadratic):
