@@ -195,11 +195,13 @@ def gradient(arguments: argparse.Namespace) -> Iterator[Line]:
 def compressed(family: str, frame: pd.DataFrame, schema: iw.Schema, least: float, budget: float) -> Iterator[Line]:
     """Plain PyMC on all rows against the compressed ones in numpy."""
     from iwbayes.analyst.regression.regression_posterior import RegressionProblem
+    from iwbayes.models.design import build_design
     from iwbayes.models.weighted_rows import merge_draws
 
     release = make_release(frame, schema)
     model = iw.regression(formula(family, frame), release, family=family)
-    posterior = RegressionProblem.of(formula(family, frame), release, family, None, release.weights).posterior
+    design = build_design(formula(family, frame), frame, release.synthetic.schema, family)
+    posterior = RegressionProblem.of(design, release, None, release.weights).posterior
     design, rows = posterior.design, posterior.merged
     merging = np.median([seconds(lambda: merge_draws(design, posterior.weights[None]), 1) for _ in range(11)])
     start = np.zeros(design.n_parameters)

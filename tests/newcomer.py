@@ -21,7 +21,7 @@ import iwbayes
 from iwbayes.cli import app
 
 README, START = ROOT / "README.md", ROOT / "docs" / "start.md"
-RATES = ROOT / "docs" / "howto" / "offsets_and_counts.md"
+OWN_MODEL = ROOT / "docs" / "howto" / "own_pymc_model_details.md"
 CODE_BOOK = ROOT / "docs" / "howto" / "from_a_code_book.md"
 PYTHON, SHELL = [sys.executable, "-c"], ["bash", "-euo", "pipefail", "-c"]
 COMMANDS = {command.name or command.callback.__name__ for command in app.registered_commands}
@@ -32,7 +32,7 @@ def journeys(extras: list[str]) -> dict[str, list[list[str]]]:
     demonstration = {"the demonstration": [[*SHELL, "iwbayes demo"]]}
     if extras:
         pages = {
-            "bambi": {"a page that needs Bambi": [code(PYTHON, blocks(RATES, "python"))]},
+            "bambi": {"a page that needs Bambi": [code(PYTHON, blocks(OWN_MODEL, "python"))]},
             "demo": demonstration,
             "files": {"a page that needs pyreadstat": [code(PYTHON, blocks(CODE_BOOK, "python"))]},
         }

@@ -20,10 +20,12 @@ from iwbayes.analyst.calibration.sandwich import CalibratedNormal
 from iwbayes.analyst.fit_record import recorded_weights
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
 from iwbayes.analyst.inference.weighted_posterior import posterior_dataset
+from iwbayes.analyst.regression.built_regression import BuiltRegression
 from iwbayes.analyst.regression.design_record import record_design
 from iwbayes.analyst.regression.regression_posterior import RegressionProblem, find_modes
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.analyst.weighting.reweight import reweight
+from iwbayes.models.design import build_design
 
 
 def draws_object(terms, weights=None, *, chains=2, observed=None, row=None, attrs=None, **posterior):
@@ -83,16 +85,25 @@ def as_tilt(phi, noise, value=None, **more) -> ReleasedTilt:
     return ReleasedTilt(phi, noise, np.zeros(len(noise)) if value is None else value, **more)
 
 
+def problem_of(formula, release, family=None, design_weight=None):
+    """Regression of a formula, as fit makes it."""
+    design = build_design(formula, release.synthetic.frame, release.synthetic.schema, family)
+    if design.fast:
+        return RegressionProblem.of(design, release, None, release.weights, design_weight)
+    return BuiltRegression.of(design, release, None, release.weights)
+
+
 def drawn_fit(formula, family, release, theta=None, *, shape=(2, 3), seed=0, stats=None):
     """Design of a formula, and an ArviZ object of draws (chain, draw, p) as fit stores them."""
-    problem = RegressionProblem.of(formula, release, family, None, release.weights)
-    regression, design = problem.posterior, problem.posterior.design
+    problem = problem_of(formula, release, family)
+    regression = problem.posterior
+    design = build_design(formula, release.synthetic.frame, release.synthetic.schema, family)
     if theta is None:
-        theta = 0.3 * np.random.default_rng(seed).normal(size=(*shape, design.n_parameters))
+        theta = 0.3 * np.random.default_rng(seed).normal(size=(*shape, len(regression.names)))
     posterior = posterior_dataset(regression, theta)
     posterior.attrs.update(
         formula=formula,
-        family=family,
+        family=design.family.name,
         weights=recorded_weights(release.weights),
         weight_draws=release.weights.n_draws,
         total=float(release.n_private),

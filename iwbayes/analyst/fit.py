@@ -15,9 +15,10 @@ from iwbayes.analyst.calibration.noise_aware import noise_aware_weights
 from iwbayes.analyst.fit_record import recorded_weights
 from iwbayes.analyst.inference.nuts import SamplingSettings
 from iwbayes.analyst.inference.weighted_posterior import posterior_dataset
-from iwbayes.analyst.regression.built_by_bambi import BuiltRegression, is_beyond
+from iwbayes.analyst.regression.built_regression import BuiltRegression
 from iwbayes.analyst.regression.regression_posterior import RegressionProblem
 from iwbayes.analyst.released_tilt import is_noise_aware
+from iwbayes.models.design import build_design
 from iwbayes.models.families import Family, FamilyName
 from iwbayes.release import Release
 from iwbayes.release.rehearsals import Rehearsals
@@ -53,23 +54,24 @@ def fit(
     ----------
     formula : str
         ``response ~ terms`` in formulaic's syntax, for example ``"y ~ x + C(group) + poly(age, 2)"``; see
-        :func:`~iwbayes.models.design.build_design`. Formulas with ``offset(...)`` or group-specific effects, ``(1|g)``
-        or ``(x|g)``, are passed to Bambi.
+        :func:`~iwbayes.models.design.build_design`. Also ``offset(x)`` and group-specific effects: ``(1|g)``,
+        ``(x|g)``, ``(1|g:h)``, ``(1|g/h)``.
     release : Release
         Synthetic rows with their weights, as read by :func:`~iwbayes.load`.
     family : {"bernoulli", "gaussian", "categorical", "poisson", "negativebinomial", "t", ...}, optional
         Distribution of the response. By default bernoulli for `Binary` or two levels, categorical for more levels,
         gaussian for `Real` and for expressions of columns; for an `Integer` response, which may be a count or a
-        measurement, it must be given. Bambi builds the families "negativebinomial", "t" (Student), "gamma" (log link),
-        "cumulative" (ordinal, levels declared from low to high) and "binomial" (response ``p(successes, trials)``);
-        install ``iwbayes[bambi]`` for them.
+        measurement, it must be given. PyMC computes "negativebinomial", "zero_inflated_poisson",
+        "zero_inflated_negativebinomial", "hurdle_poisson", "hurdle_negativebinomial", "t" (Student), "gamma" (log
+        link), "cumulative" (ordinal, levels declared from low to high) and "binomial" (response ``p(successes,
+        trials)``). All have Bambi's names and links.
     method : {"auto", "laplace", "nuts"}, default "auto"
         "laplace": Student-t proposal at the mode with Pareto-smoothed importance weights, adapted to its draws if k-hat
         is 0.7 or more. "nuts": PyMC's NUTS. "auto": "laplace" if its k-hat is below 0.7 (below 0.5 for an adapted
         proposal), otherwise "nuts".
     priors : dict of str to distribution, optional
-        Priors that replace default priors, by the name of the coefficient: ``{"age": pm.Normal.dist(0, 1)}``; for a
-        model that Bambi builds, ``bambi.Prior`` objects. See :func:`~iwbayes.analyst.regression.model.regression` for
+        Priors that replace default priors, by the name of the coefficient, ``{"age": pm.Normal.dist(0, 1)}``, or of the
+        scale of group-specific effects, ``"1|g_sigma"``. See :func:`~iwbayes.analyst.regression.model.regression` for
         the defaults.
     calibrate : {"auto", "formula", "rehearsals", "pool", "none"}, default "auto"
         How intervals account for the noise in the weights.
@@ -136,8 +138,8 @@ def fit(
 
     Notes
     -----
-    Models that Bambi builds use all rows of the release, predictors that are not centred, and centred group-specific
-    effects; NUTS samples those with scales of group-specific effects. For other models identical rows are merged, and
+    Models that PyMC computes use all rows of the release, and centred group-specific effects; NUTS samples those with
+    scales of group-specific effects. For other models identical rows are merged, and
     gaussian rows are replaced by their weighted Gram matrix, which does not change the posterior. Calibration maps the
     draws linearly, in unconstrained space (sigma on the log scale); see :func:`~iwbayes.calibrate`, docs/theory.md.
 
@@ -168,14 +170,18 @@ def fit(
     weights = release.weights
     if how == "pool" and not is_noise_aware(weights, release):
         weights = noise_aware_weights(release, random_seed=rng)
+    design = build_design(formula, release.synthetic.frame, release.synthetic.schema, family)
     regression: RegressionProblem | BuiltRegression
-    if is_beyond(formula, family):
-        if design_weight is not None:
-            raise ValueError(f"design_weight is for models without Bambi, and Bambi builds {formula!r}. Leave it out.")
-        regression = BuiltRegression.of(formula, release, family, priors, weights)
-        sampled = regression.sampled(settings, rng)
+    if design.fast:
+        regression, sampled = RegressionProblem.of(design, release, priors, weights, design_weight), None
+    elif design_weight is not None:
+        raise ValueError(
+            f"design_weight is for the families bernoulli, gaussian, categorical and poisson, without offsets and "
+            f"group-specific effects; got {formula!r} of family {design.family.name!r}. Leave it out."
+        )
     else:
-        regression, sampled = RegressionProblem.of(formula, release, family, priors, weights, design_weight), None
+        regression = BuiltRegression.of(design, release, priors, weights)
+        sampled = regression.sampled(settings, rng)
     posterior = regression.posterior
     found = calibrated(
         posterior, release, how, settings, rng,

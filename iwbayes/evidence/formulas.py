@@ -26,6 +26,8 @@ Span = frozenset[Term]
 MAX_PREDICTOR_DEGREE = 3  # largest degree of a predictor or a response as a polynomial of encoded features
 #: A bracket to a power; formulaic expands it before its degree could be checked.
 _POWER = re.compile(r"\)\s*(?:\*\*|\^)\s*(\d{1,9})")
+#: Functions of formulaic that its messages suggest.
+_FUNCTIONS = ("C", "I", "poly", "bs", "cr", "center", "scale", "log", "exp")
 _NAME_IN_BACKTICKS = re.compile(r"`([^`]*)`")
 _ONE: Span = frozenset({()})
 
@@ -166,34 +168,42 @@ def named_columns(text: str, exprs: Iterable[str], schema: Schema) -> list[str]:
 
 
 def formula_hints(formula: str, schema: Schema) -> str:
-    """Return hints for error messages: names that need backticks, and the groups of varying effects."""
+    """Return hints for error messages: names that need backticks, and how group effects are written."""
     bare = _NAME_IN_BACKTICKS.sub(" ", formula)
     unquoted = sorted((name for name in schema.names if quoted(name) != name), key=len, reverse=True)
     longest_first = "|".join(re.escape(name) for name in unquoted)
     found = dict.fromkeys(re.findall(rf"(?<!\w)(?:{longest_first})(?!\w)", bare)) if unquoted else {}
     hints = f" Put names with spaces or signs in backticks: {', '.join(map(quoted, found))}." if found else ""
+    if re.search(r"/\s*[\d.]", bare):
+        hints += " Write a division by a number as a product: I(age * 0.1)."
     if "|" in bare:
-        hints += " For varying effects, name their group as a plain column: y ~ x + region."
+        hints += " Group effects are written (1|region) in fit; a release is made for plain columns, y ~ x + region."
     return hints
 
 
 def no_such_columns(formula: str, names: Sequence[str], schema: Schema) -> ValueError:
     """Return the error for names in a formula that are not columns of the schema."""
+    called = [name for name in names if re.search(rf"(?<![\w.]){re.escape(name)}\s*\(", formula)]
+    known = f" Functions are {', '.join(_FUNCTIONS)} and those of np." if called else ""
     return ValueError(
         f"formula {formula!r} must use columns of the schema; got {names}, it has {list(schema.names)}."
-        f"{formula_hints(formula, schema)}"
+        f"{known}{formula_hints(formula, schema)}"
     )
 
 
-def read_formula(formula: str, schema: Schema) -> Any:
-    """Parse a formula with one response and ``.`` as all columns, by formulaic; raise a ValueError if it is invalid."""
+def read_formula(formula: str, schema: Schema, not_in_dot: Sequence[str] = ()) -> Any:
+    """Parse a formula with one response by formulaic; raise a ValueError if it is invalid.
+
+    ``.`` means all columns but the response and those of `not_in_dot`.
+    """
     from formulaic import Formula
     from formulaic.errors import FormulaicError
 
     if not isinstance(formula, str):
         raise TypeError(f"formula must be a string such as 'y ~ a + b'; got {type(formula).__name__}.")
     try:
-        parsed: Any = Formula(formula, _context={"__formulaic_variables_available__": list(schema.names)})
+        available = [name for name in schema.names if name not in not_in_dot]
+        parsed: Any = Formula(formula, _context={"__formulaic_variables_available__": available})
     except RecursionError:
         raise ValueError(f"formula {formula[:60]!r}... is nested too deeply. Write it as 'y ~ a + b'.") from None
     except (FormulaicError, SyntaxError, AttributeError) as error:  # AttributeError if brackets do not match

@@ -6,6 +6,7 @@ import itertools
 import re
 import warnings
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,28 +15,34 @@ from formulaic.parser.types import Term as FormulaTerm
 from numpy.typing import NDArray
 
 from iwbayes.evidence.formulas import named_columns, no_such_columns, read_formula
-from iwbayes.models.design_spec import DesignSpec, Term, check_finite, evaluate
-from iwbayes.models.families import Family, FamilyName, Response, default_family, get_family
+from iwbayes.models.design_spec import DesignSpec, GroupEffects, Term, check_finite, evaluate
+from iwbayes.models.families import Family, FamilyName, FastFamily, Response, default_family, get_family
+from iwbayes.models.formula_parts import Parts
 from iwbayes.schema import Schema
 from iwbayes.utils.arrays import Array, BoolArray
 from iwbayes.utils.warnings import IwbayesWarning
+
+#: Largest range, relative to the largest number, of sums that count as constant.
+_CONSTANT = 1e-9
 
 
 class OtherRows(NamedTuple):
     """A design evaluated on other rows; see `Design.on`."""
 
+    frame: pd.DataFrame  # ready for `DesignSpec.columns_of`
     x: Array  # (row, column)
     y: Array  # (row,)
     complete: BoolArray  # (row,): whether no cell is missing
     known: BoolArray  # (row,): whether the row is complete and has a coefficient for each of its levels
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Design(DesignSpec):
     """Response and design matrix of a regression, with the specification that produced them."""
 
     response: Response
-    x: Array  # (row, column), of the rows used
+    frame: pd.DataFrame  # columns of the rows used, for `DesignSpec.columns_of`
+    x: Array  # (row, column), of the rows used: the common terms
     rows: NDArray[np.int64]  # (row,): indices of the rows used among all rows of the table
     n_rows: int  # all rows of the table
     response_spec: Any  # formulaic's ModelSpec of a response that is an expression; None for a column
@@ -44,6 +51,16 @@ class Design(DesignSpec):
     def y(self) -> Array:
         """Response as numbers, shape (row,)."""
         return self.response.values
+
+    @cached_property
+    def full(self) -> Array:
+        """Design matrix (row, column) with the columns of group-specific effects and the offset."""
+        return np.concatenate([self.x, *self.more_columns(self.frame)], axis=1)
+
+    @cached_property
+    def n_trials(self) -> Array:
+        """Numbers of trials (row,) of a binomial response."""
+        return self.frame[self.trials].to_numpy(dtype=np.float64)
 
     def with_rows(self, x: Array, y: Array) -> Design:
         """Return the same regression on different rows, for example merged ones."""
@@ -74,7 +91,9 @@ class Design(DesignSpec):
         x, others = self.columns_of(ready)
         for values in others.values():
             known &= values == 0
-        return OtherRows(x, self._response_of(used, ready), complete, known)
+        for own in self.effects:
+            known &= own.codes(ready) >= 0
+        return OtherRows(ready, x, self._response_of(used, ready), complete, known)
 
     def _response_of(self, used: pd.DataFrame, ready: pd.DataFrame) -> Array:
         if self.response_spec is not None:
@@ -101,19 +120,34 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: Fami
     Raises ValueError if formulaic cannot read the formula or a column is unknown, if the family does not allow the
     response, a design column is not finite, no row is complete, or ArviZ does not allow a name.
     """
-    parsed = read_formula(formula, schema)
-    lhs, family = _named(parsed, schema, family)
-    exprs = [str(factor.expr) for term in parsed.rhs for factor in term.factors]
-    used = named_columns(formula, [lhs, *exprs], schema)
-    unknown = {str(name) for name in parsed.required_variables} - set(schema.names) - {"np"}
-    if unknown:
+    parts, parsed, groups, offset = read_sides(formula, schema)
+    lhs, family = _named(parsed, schema, "binomial" if family is None and parts.trials else family)
+    if family.trials != (parts.trials is not None):
+        raise ValueError(
+            f"the response of family {family.name!r} must be {family.needs if family.trials else 'one column'}; got "
+            f"{formula.partition('~')[0].strip()!r}."
+        )
+    others = [*groups, *([] if offset is None else [offset])]
+    exprs = [str(factor.expr) for side in (parsed.rhs, *others) for term in side for factor in term.factors]
+    of_groups = [name for _, names in parts.groups for name in names]
+    of_others = [*of_groups, *([parts.trials] if parts.trials else [])]
+    used = named_columns(formula, [lhs, *exprs, *of_others], schema)
+    required = {str(name) for one in (parsed, *others) for name in one.required_variables} | set(of_others)
+    if unknown := required - set(schema.names) - {"np"}:
         raise no_such_columns(formula, sorted(unknown), schema)
-    predictors = named_columns(formula.partition("~")[2], exprs, schema)
+    predictors = named_columns(formula.partition("~")[2], [*exprs, *of_groups], schema)
     rows = np.flatnonzero(frame[used].notna().all(axis=1))
     if len(rows) == 0:
         raise ValueError(
             f"formula {formula!r} needs rows without missing cells; all {len(frame)} rows have some. Use fewer of "
             f"the columns {used}."
+        )
+    fast = isinstance(family, FastFamily) and not parts.groups and not parts.offsets
+    if len(rows) < len(frame) and not fast:
+        missing = [name for name in used if frame[name].isna().any()]
+        raise ValueError(
+            f"the columns of {formula!r} must have no missing cells, because this model uses all rows; {missing} have "
+            f"some. Leave these columns out, or impute the cells in your own PyMC model."
         )
     if len(rows) < len(frame):
         _warn(
@@ -122,8 +156,16 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: Fami
         )
     subset = ready_rows(frame.iloc[rows][used], skip=lhs)
     response, response_spec = _response(parsed, lhs, subset, schema, family)
-    x, terms, spec, columns = _matrix(parsed, subset)
+    if parts.trials is not None:
+        family.check(schema[parts.trials])
+    response = _allowed(response, family, lhs, parts.trials, subset)
+    matrix = evaluate(parsed.rhs, subset)
+    x, terms, columns = _kept(matrix, drop_intercept=family.ordinal)
+    if not columns and not parts.groups and not family.ordinal:
+        raise ValueError("the formula must give at least one column of the design matrix. Add a term or an intercept.")
+    effects = tuple(_effects(side, names, subset) for side, (_, names) in zip(groups, parts.groups, strict=True))
     _check_names(lhs, terms)
+    _warn_of_constant_sums(x, terms)
     levels = {key: tuple(subset[key].cat.categories) for key in predictors if hasattr(subset[key], "cat")}
     return Design(
         formula=formula,
@@ -133,10 +175,14 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: Fami
         terms=terms,
         schema=Schema(*(schema[key] for key in used)),
         predictors=tuple(predictors),
-        model_spec=spec,
+        model_spec=matrix.model_spec,
         columns=columns,
         predictor_levels=levels,
+        effects=effects,
+        offset=None if offset is None else _offset(formula, offset, len(parts.offsets), subset),
+        trials=parts.trials,
         response=response,
+        frame=subset,
         x=x,
         rows=rows,
         n_rows=len(frame),
@@ -157,7 +203,8 @@ def other_rows(design: Design, frame: pd.DataFrame) -> Design:
     x, response = found.x[rows], replace(design.response, values=found.y[rows])
     for name, values in zip((*design.columns, design.name), (*x.T, response.values), strict=True):
         check_finite(name, values)
-    return replace(design, x=x, response=response, rows=rows, n_rows=len(frame))
+    used = found.frame.iloc[rows].reset_index(drop=True)
+    return replace(design, x=x, frame=used, response=response, rows=rows, n_rows=len(frame))
 
 
 def _warn(message: str) -> None:
@@ -227,9 +274,86 @@ def _occurring_levels(name: str, response: Response) -> Response:
     return Response(positions.astype(np.float64), tuple(response.levels[code] for code in codes))
 
 
-def _matrix(parsed: Any, frame: pd.DataFrame) -> tuple[Array, tuple[Term, ...], Any, tuple[str, ...]]:
-    """Return the columns of the right-hand side that are not zero in all rows, with terms, specification and names."""
-    matrix = evaluate(parsed.rhs, frame)
+class Sides(NamedTuple):
+    """A formula, read by formulaic."""
+
+    parts: Parts
+    plain: Any  # response and common terms
+    groups: list[Any]  # expressions of group-specific effects
+    offset: Any  # the offsets as terms; None if there are none
+
+
+def read_sides(formula: str, schema: Schema) -> Sides:
+    """Read a formula with one response; raise a TypeError or ValueError if it is invalid."""
+    parts = Parts.of(formula)
+    apart = [*(name for _, names in parts.groups for name in names), *([parts.trials] if parts.trials else [])]
+    groups = [_one_sided(formula, text, schema) for text, _ in parts.groups]
+    offset = None
+    if parts.offsets:
+        offset = _one_sided(formula, " + ".join(["0", *(f"I({text})" for text in parts.offsets)]), schema)
+    return Sides(parts, read_formula(parts.plain, schema, apart), groups, offset)
+
+
+def _one_sided(formula: str, text: str, schema: Schema) -> Any:
+    """Parse the expression of an offset or of group-specific effects; it has an intercept unless it says ``0 +``."""
+    from formulaic import Formula
+    from formulaic.errors import FormulaicError
+
+    try:
+        return Formula(text, _context={"__formulaic_variables_available__": list(schema.names)})
+    except (FormulaicError, SyntaxError, AttributeError) as error:
+        reason = error.msg if isinstance(error, SyntaxError) else str(error).splitlines()[0]
+        raise ValueError(f"{text!r} in formula {formula!r} cannot be read: {str(reason).rstrip('.?')}.") from None
+
+
+def _effects(side: Any, factors: tuple[str, ...], frame: pd.DataFrame) -> GroupEffects:
+    """Return the effects of an expression in groups of rows."""
+    matrix = evaluate(side, frame)
+    _, terms, columns = _kept(matrix)
+    ranks = [{level: rank for rank, level in enumerate(_levels_of(frame[name]))} for name in factors]
+    found = set(frame[list(factors)].astype(object).itertuples(index=False, name=None))
+    in_order = sorted(found, key=lambda levels: [own[each] for own, each in zip(ranks, levels, strict=True)])
+    return GroupEffects(factors, tuple(in_order), terms, matrix.model_spec, columns)
+
+
+def _levels_of(values: pd.Series) -> list[Any]:
+    return list(values.cat.categories) if hasattr(values, "cat") else sorted(values.unique())
+
+
+def _offset(formula: str, side: Any, n_offsets: int, frame: pd.DataFrame) -> Any:
+    """Return the specification of the offsets: one number per row each."""
+    matrix = evaluate(side, frame)
+    if matrix.shape[1] != n_offsets:
+        raise ValueError(f"the offsets of {formula!r} must be one number per row each. Use numeric columns.")
+    check_finite("the offset", matrix.to_numpy(dtype=np.float64))
+    return matrix.model_spec
+
+
+def _allowed(response: Response, family: Family, name: str, trials: str | None, frame: pd.DataFrame) -> Response:
+    """Clip the response to the values that private rows can have, and warn with the number of cells changed."""
+    values = response.values
+    if trials is not None:
+        clipped, why = np.minimum(values, frame[trials].to_numpy(dtype=np.float64)), f"more than {trials}"
+    elif family.positive:
+        positive = values[values > 0]
+        if not positive.size:
+            raise ValueError(f"the response {name!r} of family {family.name!r} must have positive values; none is.")
+        clipped, why = np.maximum(values, np.min(positive)), "zero or negative"
+    else:
+        return response
+    if not (changed := int((clipped != values).sum())):
+        return response
+    warnings.warn(
+        f"{changed} of {len(values)} synthetic rows have a value of {name!r} that is {why}. Private rows cannot have "
+        "these values, so the cells are set to the nearest allowed value.",
+        IwbayesWarning,
+        stacklevel=4,
+    )
+    return replace(response, values=clipped)
+
+
+def _kept(matrix: Any, *, drop_intercept: bool = False) -> tuple[Array, tuple[Term, ...], tuple[str, ...]]:
+    """Return the columns of a model matrix that are not zero in all rows, with their terms and names."""
     spec = matrix.model_spec
     names, values = list(matrix.columns), matrix.to_numpy(dtype=np.float64)
     kept: list[int] = []
@@ -237,6 +361,8 @@ def _matrix(parsed: Any, frame: pd.DataFrame) -> tuple[Array, tuple[Term, ...], 
     for formula_term, columns in spec.term_slices.items():
         indices = np.arange(len(names))[columns]
         name = "Intercept" if str(formula_term) == "1" else str(formula_term)
+        if name == "Intercept" and drop_intercept:
+            continue
         check_finite(name, values[:, indices])
         labels = _labels(formula_term, [names[index] for index in indices], spec)
         filled = values[:, indices].any(axis=0)
@@ -247,10 +373,22 @@ def _matrix(parsed: Any, frame: pd.DataFrame) -> tuple[Array, tuple[Term, ...], 
             labels = None if labels is None else tuple(itertools.compress(labels, filled))
             terms.append(Term(name, slice(len(kept), len(kept) + int(filled.sum())), labels))
             kept += indices[filled].tolist()
-    if not kept:
-        raise ValueError("the formula must give at least one column of the design matrix. Add a term or an intercept.")
     x = np.ascontiguousarray(values[:, kept]) + 0.0
-    return x, tuple(terms), spec, tuple(str(names[index]) for index in kept)
+    return x, tuple(terms), tuple(str(names[index]) for index in kept)
+
+
+def _warn_of_constant_sums(x: Array, terms: tuple[Term, ...]) -> None:
+    """Warn of a basis, such as that of a natural spline, that contains the intercept."""
+    if not any(term.name == "Intercept" for term in terms):
+        return
+    for term in terms:
+        own = x[:, term.columns]
+        if own.shape[1] > 1 and np.ptp(own.sum(axis=1)) < _CONSTANT * np.abs(own).max():
+            _warn(
+                f"the columns of {term.name!r} add up to a constant, as the intercept does, so the coefficients of "
+                f"both are known from their priors only; predictions are not affected. Write {term.name} - 1, or for "
+                f"cr and cc constraints='center'."
+            )
 
 
 def _check_names(response: str, terms: tuple[Term, ...]) -> None:
@@ -273,7 +411,8 @@ def _labels(term: FormulaTerm, columns: list[str], spec: Any) -> tuple[Any, ...]
     categories = [state[1].get("categories") if state else None for state in states]
     if all(levels is None for levels in categories):
         return None if len(columns) == 1 else tuple(range(len(columns)))
-    pattern = ":".join(rf"{re.escape(expr)}(?:\[(.*)\])?" for expr in exprs)
+    # a factor is absent from columns that are those of the other factors at its reference level
+    pattern = ":?".join(rf"(?:{re.escape(expr)}(?:\[(.*?)\])?)?" for expr in exprs)
     labels = []
     for column in columns:
         match = re.fullmatch(pattern, column, flags=re.DOTALL)

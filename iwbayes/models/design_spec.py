@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 from formulaic.errors import DataMismatchWarning, FormulaicError
+from numpy.typing import NDArray
+from scipy.special import expit, logit
 
-from iwbayes.models.families import Family
+from iwbayes.models.families import Family, FastFamily
 from iwbayes.schema import Schema
 from iwbayes.schema.columns import _Numeric, _Whole
 from iwbayes.schema.dates import Date
@@ -38,11 +40,61 @@ class Term:
 
 
 @dataclass(frozen=True, eq=False)
+class GroupEffects:
+    """Group-specific effects ``(expression|group)``: coefficients for each column of the expression in each group."""
+
+    factors: tuple[str, ...]  # columns whose levels, or combinations of levels, are the groups
+    groups: tuple[tuple[Any, ...], ...]  # combinations that occur in the rows of the fit
+    terms: tuple[Term, ...]  # of the expression
+    spec: Any  # formulaic's ModelSpec of the expression
+    columns: tuple[str, ...]  # formulaic's names of its columns
+
+    @property
+    def name(self) -> str:
+        """Name of the group, such as ``g`` or ``g:h``."""
+        return ":".join(self.factors)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the groups."""
+        return tuple(":".join(map(str, levels)) for levels in self.groups)
+
+    def variable(self, term: Term) -> str:
+        """Return the name of the effects of a term, which is Bambi's: ``1|g``, ``x|g``."""
+        return f"{'1' if term.name == 'Intercept' else term.name}|{self.name}"
+
+    def coords(self, term: Term) -> dict[str, tuple[Any, ...]]:
+        """Return the dimensions of the effects of a term, and their labels."""
+        own = {} if term.labels is None else {f"{term.name}__expr_dim": term.labels}
+        return {f"{self.name}__factor_dim": self.labels} | own
+
+    def codes(self, frame: pd.DataFrame) -> NDArray[np.intp]:
+        """Return the index of the group of each row (row,); -1 for groups that did not occur."""
+        known = {levels: index for index, levels in enumerate(self.groups)}
+        cells = (frame[name].astype(object) for name in self.factors)
+        return np.array([known.get(levels, -1) for levels in zip(*cells, strict=True)], dtype=np.intp)
+
+    def values(self, frame: pd.DataFrame) -> Array:
+        """Return the columns of the expression (row, column)."""
+        matrix = evaluate(self.spec, frame)
+        names = [str(name) for name in matrix.columns]
+        values = matrix.to_numpy(dtype=np.float64)
+        return np.ascontiguousarray(values[:, [names.index(name) for name in self.columns]]) + 0.0
+
+    def matrix(self, frame: pd.DataFrame) -> Array:
+        """Return columns that are those of the expression in the rows of a group: of each term, group x column."""
+        members, values = self.codes(frame)[:, None] == np.arange(len(self.groups)), self.values(frame)
+        parts = [members[:, :, None] * values[:, None, term.columns] for term in self.terms]
+        return np.concatenate([part.reshape(len(frame), -1) for part in parts], axis=1)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class DesignSpec:
     """The evaluated formula of a regression: it computes the design matrix of any rows, and names each coefficient.
 
     The parameters theta, shape (p,), are the coefficients, by column of the design matrix and then by linear predictor,
-    followed by the auxiliary parameter in unconstrained space, if the family has one.
+    followed by those of each group, by the scales of these effects, and by the auxiliary parameters of the family. The
+    last two are in unconstrained space.
     """
 
     formula: str
@@ -55,6 +107,9 @@ class DesignSpec:
     model_spec: Any  # formulaic's ModelSpec of the right-hand side, with the state of transformations (knots, levels)
     columns: tuple[str, ...]  # formulaic's names of the design columns, without columns that are zero in all rows
     predictor_levels: dict[str, tuple[Any, ...]]  # for each categorical predictor, the levels that occur
+    effects: tuple[GroupEffects, ...] = ()
+    offset: Any = None  # formulaic's ModelSpec of the offsets, whose columns are added up; None if there are none
+    trials: str | None = None  # column with the numbers of trials of a binomial response
 
     @property
     def n_predictors(self) -> int:
@@ -64,7 +119,7 @@ class DesignSpec:
     @property
     def n_parameters(self) -> int:
         """Number p of parameters: all coefficients and the auxiliary parameter."""
-        return self.terms[-1].columns.stop * self.n_predictors + (self.family.auxiliary is not None)
+        return self.terms[-1].columns.stop * self.n_predictors + len(self.family.auxiliaries)
 
     @property
     def intercept(self) -> int | None:
@@ -77,11 +132,21 @@ class DesignSpec:
         return f"{self.name}_reduced_dim" if self.family.by_level else None
 
     @property
+    def auxiliaries(self) -> tuple[str, ...]:
+        """Names of the auxiliary parameters: sigma, or <response>_sigma if a term has the name sigma."""
+        taken = {term.name for term in self.terms}
+        names = [own.name for own in self.family.auxiliaries]
+        return tuple(f"{self.name}_{name}" if name in taken else name for name in names)
+
+    @property
     def auxiliary(self) -> str | None:
-        """Name of the auxiliary parameter: sigma, or <response>_sigma if a term has the name sigma."""
-        name = self.family.auxiliary
-        taken = name in {term.name for term in self.terms}
-        return f"{self.name}_{name}" if taken else name
+        """Name of the auxiliary parameter of a family of the fast path; None if it has none."""
+        return self.auxiliaries[0] if self.auxiliaries else None
+
+    @property
+    def fast(self) -> bool:
+        """Whether densities are computed in numpy; PyMC computes those of other models."""
+        return isinstance(self.family, FastFamily) and not self.effects and self.offset is None
 
     @property
     def coords(self) -> dict[str, list[Any]]:
@@ -120,38 +185,92 @@ class DesignSpec:
             values[self.auxiliary] = np.exp(theta[..., -1])
         return values
 
+    @property
+    def fast_family(self) -> FastFamily:
+        """The family of a model of the fast path."""
+        return cast(FastFamily, self.family)
+
+    @property
+    def scales(self) -> dict[str, tuple[Term, GroupEffects]]:
+        """Names of the scales of group-specific effects, with the term and the effects."""
+        return {f"{own.variable(term)}_sigma": (term, own) for own in self.effects for term in own.terms}
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        """Numbers of free coefficients and of linear predictors."""
+        columns = self.terms[-1].columns.stop if self.terms else 0
+        return columns + sum(len(own.columns) * len(own.groups) for own in self.effects), self.n_predictors
+
     def pack(self, posterior: xr.Dataset) -> Array:
         """Return the draws of theta, shape (draw of all chains, p)."""
-        coefficients = self.coefficients(posterior)
-        theta = coefficients.reshape(len(coefficients), -1)
-        return np.column_stack([theta, np.log(self.auxiliary_draws(posterior))]) if self.auxiliary else theta
+        beta = self.coefficients(posterior)[:, : self._shape[0]]
+        parts = [beta.reshape(len(beta), -1)]
+        parts += [np.log(self._drawn(posterior, name)) for name in self.scales]
+        for name, own in zip(self.auxiliaries, self.family.auxiliaries, strict=True):
+            parts.append(_TRANSFORMS[own.transform][0](self._drawn(posterior, name)))
+        return np.concatenate(parts, axis=1)
+
+    def split(self, theta: Array) -> tuple[Array, Array]:
+        """Return coefficients (draw, column, predictor) and auxiliary parameters (parameter, draw) of theta (draw, p).
+
+        The offset is the last column, with a coefficient of one.
+        """
+        n, k = self._shape
+        beta = theta[:, : n * k].reshape(-1, n, k)
+        n_scales = sum(_width(term) * k for term, _ in self.scales.values())
+        more, at = [], n * k + n_scales
+        for own in self.family.auxiliaries:
+            size = len(self.levels) - 1 if own.transform == "ordered" else 1
+            more.append(_TRANSFORMS[own.transform][1](theta[:, at : at + size]))
+            at += size
+        values = np.concatenate([*more, np.empty((len(theta), 0))], axis=1)
+        return self._with_offset(beta), values.T
 
     def coefficients(self, posterior: xr.Dataset) -> Array:
         """Return the draws of the coefficients, shape (draw of all chains, column, predictor)."""
-        remedy = "Pass the complete result of fit, with the release that it was fitted to."
-        absent = [term.name for term in self.terms if term.name not in posterior]
-        if absent:
-            raise ValueError(f"the posterior must have all coefficients of the formula; {absent} are missing. {remedy}")
-        blocks = []
-        for term in self.terms:
-            size = (term.columns.stop - term.columns.start) * self.n_predictors
-            values = _draws(posterior[term.name])
-            if values.shape[1] != size:
-                raise ValueError(
-                    f"the coefficient {term.name!r} must have {size} elements; it has {values.shape[1]}. {remedy}"
-                )
-            blocks.append(values.reshape(len(values), -1, self.n_predictors))
-        return np.concatenate(blocks, axis=1)
+        sizes = {term.name: term.columns.stop - term.columns.start for term in self.terms}
+        for own in self.effects:
+            sizes |= {own.variable(each): len(own.groups) * _width(each) for each in own.terms}
+        blocks = [self._drawn(posterior, name, n * self.n_predictors) for name, n in sizes.items()]
+        return self._with_offset(np.concatenate([each.reshape(len(each), -1, self.n_predictors) for each in blocks], 1))
 
     def auxiliary_draws(self, posterior: xr.Dataset) -> Array:
-        """Return the draws of the auxiliary parameter, shape (draw of all chains,); zeros if the family has none."""
-        if self.auxiliary is None:
-            return np.zeros(posterior.sizes["chain"] * posterior.sizes["draw"])
-        if self.auxiliary not in posterior:
+        """Return the draws of the auxiliary parameters, shape (parameter, draw of all chains)."""
+        found = [self._drawn(posterior, name) for name in self.auxiliaries]
+        n_draws = posterior.sizes["chain"] * posterior.sizes["draw"]
+        return np.concatenate([*found, np.empty((n_draws, 0))], axis=1).T
+
+    @property
+    def n_coefficients(self) -> int:
+        """Number of coefficients in theta."""
+        return self._shape[0] * self._shape[1]
+
+    def scale_draws(self, posterior: xr.Dataset, own: GroupEffects, term: Term) -> Array:
+        """Return the draws of the scales of group-specific effects, (draw of all chains, column, predictor)."""
+        values = self._drawn(posterior, f"{own.variable(term)}_sigma", _width(term) * self.n_predictors)
+        return values.reshape(len(values), _width(term), self.n_predictors)
+
+    def trials_of(self, newdata: pd.DataFrame) -> Array:
+        """Return the numbers of trials (row,) of new rows."""
+        if self.trials not in newdata:
             raise ValueError(
-                f"the posterior must have {self.auxiliary!r}; it is missing. Pass the complete result of fit."
+                f"newdata must have the column {self.trials!r}, the number of trials, to draw responses. Add it."
             )
-        return _draws(posterior[self.auxiliary])[:, 0]
+        return self.schema[str(self.trials)].conform(newdata[self.trials]).to_numpy(dtype=np.float64)
+
+    def _with_offset(self, beta: Array) -> Array:
+        """Add the coefficient of the offset."""
+        return beta if self.offset is None else np.pad(beta, ((0, 0), (0, 1), (0, 0)), constant_values=1.0)
+
+    def _drawn(self, posterior: xr.Dataset, name: str, size: int | None = None) -> Array:
+        """Return the draws (draw of all chains, element) of a variable of the model."""
+        remedy = "Pass the complete result of fit, with the release that it was fitted to."
+        if name not in posterior:
+            raise ValueError(f"the posterior must have all coefficients of the formula; {name!r} is missing. {remedy}")
+        values = _draws(posterior[name])
+        if size is not None and values.shape[1] != size:
+            raise ValueError(f"the coefficient {name!r} must have {size} elements; it has {values.shape[1]}. {remedy}")
+        return values
 
     def matrix(self, frame: pd.DataFrame) -> Array:
         """Return the design matrix, shape (row, column), of a table that `ready` returned, or raise a ValueError."""
@@ -165,14 +284,25 @@ class DesignSpec:
                 f"columns {new} of the design matrix must be zero, because they were zero in all rows of the fit and "
                 "have no coefficient; in some of these rows they are not zero. Leave those rows out."
             )
-        return x
+        return np.concatenate([x, *self.more_columns(frame)], axis=1) if self.effects or self.offset is not None else x
+
+    def more_columns(self, frame: pd.DataFrame) -> list[Array]:
+        """Return columns (row, column) of group-specific effects, and of the offset."""
+        with self.refusals():
+            found = [own.matrix(frame) for own in self.effects]
+            if self.offset is not None:
+                found.append(evaluate(self.offset, frame).to_numpy(dtype=np.float64).sum(axis=1, keepdims=True))
+        for values in found:
+            check_finite("an offset or group-specific effect", values, "Leave these rows out.")
+        return found
 
     def columns_of(self, frame: pd.DataFrame) -> tuple[Array, dict[str, Array]]:
         """Return the design matrix (row, column), and the columns (row,) without a coefficient by name, unchecked."""
         matrix = evaluate(self.model_spec, frame)
         names, values = [str(name) for name in matrix.columns], matrix.to_numpy(dtype=np.float64)
         own = [names.index(name) for name in self.columns]
-        others = {name: column for name, column in zip(names, values.T, strict=True) if name not in set(self.columns)}
+        left_out = {*self.columns, *(["Intercept"] if self.family.ordinal else [])}
+        others = {name: column for name, column in zip(names, values.T, strict=True) if name not in left_out}
         return np.ascontiguousarray(values[:, own]) + 0.0, others
 
     @contextmanager
@@ -194,8 +324,11 @@ class DesignSpec:
                 "defined only within the range of the fit. Leave out rows beyond that range."
             ) from None
 
-    def ready(self, newdata: pd.DataFrame) -> pd.DataFrame:
-        """Check new rows against the schema and the levels of the fit, and return their predictors for `matrix`."""
+    def ready(self, newdata: pd.DataFrame, *, new_groups: bool = False) -> pd.DataFrame:
+        """Check new rows against the schema and the levels of the fit, and return their predictors for `matrix`.
+
+        With `new_groups`, columns that only name groups may have cells that did not occur.
+        """
         newdata = to_pandas(newdata, "newdata")
         if len(newdata) == 0:
             raise ValueError("newdata must have at least one row; it has none. Pass the rows to predict.")
@@ -204,10 +337,25 @@ class DesignSpec:
                 f"newdata must have each predictor of {self.formula!r} exactly once; {wrong} are missing or repeated. "
                 f"Pass the columns {list(self.predictors)}."
             )
-        return pd.DataFrame(
-            {name: self._column(name, newdata[name].reset_index(drop=True)) for name in self.predictors},
-            index=pd.RangeIndex(len(newdata)),
-        )
+        free = set(self.only_groups) if new_groups else set()
+        found = {}
+        for name in self.predictors:
+            cells = newdata[name].reset_index(drop=True)
+            found[name] = cells.astype(object) if name in free and cells.notna().all() else self._column(name, cells)
+        frame = pd.DataFrame(found, index=pd.RangeIndex(len(newdata)))
+        if not new_groups and (new := [own.name for own in self.effects if (own.codes(frame) < 0).any()]):
+            raise ValueError(
+                f"the groups {new} of some rows are not in the fit. Leave these rows out, or use "
+                f"predictions(..., sample_new_groups=True)."
+            )
+        return frame
+
+    @property
+    def only_groups(self) -> list[str]:
+        """Predictors that name groups of effects and are in no other part of the formula."""
+        specs = [self.model_spec, *(own.spec for own in self.effects), *([] if self.offset is None else [self.offset])]
+        used = {str(name) for spec in specs for name in spec.required_variables}
+        return [name for own in self.effects for name in own.factors if name not in used]
 
     def _column(self, name: str, values: pd.Series) -> pd.Series:
         column = self.schema[name]
@@ -271,6 +419,26 @@ def check_finite(name: str, values: Array, remedy: str = "Change the transformat
     if broken.any():
         count = int(broken.reshape(len(values), -1).any(axis=1).sum())
         raise ValueError(f"{name!r} must be finite; it is not finite in {count} rows. {remedy}")
+
+
+def _width(term: Term) -> int:
+    return term.columns.stop - term.columns.start
+
+
+def _ordered(values: Array) -> Array:
+    """Return the first of increasing values (draw, value), and the logarithms of their differences."""
+    return np.concatenate([values[:, :1], np.log(np.diff(values, axis=1))], axis=1)
+
+
+#: PyMC's transforms of values (draw, value), and their inverses.
+_TRANSFORMS: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
+    "log": (np.log, np.exp),
+    "logodds": (logit, expit),
+    "ordered": (
+        _ordered,
+        lambda theta: np.cumsum(np.concatenate([theta[:, :1], np.exp(theta[:, 1:])], axis=1), axis=1),
+    ),
+}
 
 
 def _draws(variable: xr.DataArray) -> Array:

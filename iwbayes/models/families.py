@@ -1,15 +1,17 @@
-"""Families of regressions: densities, means, derivatives and random draws in plain numpy.
+"""Families of regressions: means, random draws and, for those of the fast path, densities and derivatives in numpy.
 
 ``eta`` has shape (predictor, ...), with one linear predictor, or for ``categorical`` one per level except the first.
-``aux`` is the auxiliary parameter in PyMC's unconstrained space (gaussian: log sigma), if any. Derivatives are by the
-predictors and then `aux`. Means have shape (outcome, ...): one, or for ``categorical`` the probability of each level.
+Means have shape (outcome, ...): one, or the probability of each level. ``more`` are the auxiliary parameters of the
+family, (parameter, ...), such as sigma, in an array that broadcasts against ``eta``. ``aux`` is the auxiliary parameter
+of a family of the fast path in PyMC's unconstrained space (gaussian: log sigma); derivatives are by the predictors and
+then `aux`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
@@ -19,8 +21,9 @@ from iwbayes.schema import Binary, Categorical, Column, Date, Integer, Real
 from iwbayes.utils.arrays import Array
 
 FamilyName = Literal[
-    "bernoulli", "gaussian", "categorical", "poisson", "negativebinomial", "t", "gamma", "binomial", "cumulative"
-]
+    "bernoulli", "gaussian", "categorical", "poisson", "negativebinomial", "t", "gamma", "binomial", "cumulative",
+    "zero_inflated_poisson", "zero_inflated_negativebinomial", "hurdle_poisson", "hurdle_negativebinomial",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -31,14 +34,38 @@ class Response:
     levels: tuple[Any, ...] = ()  # empty for a numeric response
 
 
-@dataclass(frozen=True)
-class NamedFamily:
-    """Name and link of a family, which are Bambi's, and the columns that can be its response."""
+class Auxiliary(NamedTuple):
+    """An auxiliary parameter of a family, and PyMC's transform of it."""
+
+    name: str
+    transform: Literal["log", "logodds", "ordered"] = "log"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """A family of regressions, with Bambi's name and link, and the columns that can be its response."""
 
     name: str
     link: str
     suits: Callable[[Any], bool]  # whether a column can be the response
     needs: str  # the requirement in words, for messages
+    mean: Callable[[Array, Any], Array]  # (eta, more) -> E[y] (outcome, ...)
+    mean_gradient: Callable[[Array, Any], Array]  # (eta, more) -> dE[y]/d eta (outcome, predictor, ...)
+    # (eta (predictor, draw, row), more, generator) -> responses (draw, row), or codes of their levels
+    draw: Callable[[Array, Any, np.random.Generator], Array]
+    auxiliaries: tuple[Auxiliary, ...] = ()
+    ratio: str | None = None  # name of exp(coefficient), such as "odds ratio"; None if it is not a ratio
+    continuous: bool = False  # the response may be an expression, and the Gram matrix may replace the rows
+    by_level: bool = False  # whether each level of the response except the first has its own linear predictor
+    ordinal: bool = False  # whether thresholds, which replace the intercept, divide one predictor into levels
+    real: bool = False  # whether the response is a real number, and not a whole one
+    positive: bool = False  # whether it is above zero
+    trials: bool = False  # whether a second column of the response has numbers of trials: the last of ``more``
+
+    @property
+    def has_levels(self) -> bool:
+        """Whether means are probabilities of levels."""
+        return self.by_level or self.ordinal
 
     def check(self, column: Column) -> None:
         """Raise a ValueError if a column cannot be the response."""
@@ -48,44 +75,6 @@ class NamedFamily:
                 f"{column.name!r} is {_describe(column)}. {_suggest(column)}"
             )
 
-
-@dataclass(frozen=True)
-class Family(NamedFamily):
-    """A family of regressions, with linear predictors eta (predictor, ...) and an auxiliary parameter aux.
-
-    Canonical families have the log density sum_k T_k(y) eta_k - A(eta) + c(y). Others set `derivatives`.
-    """
-
-    log_density: Callable[[Array, Array, Any], Array]  # (eta, y (...), aux) -> (...), with all constants
-    mean: Callable[[Array], Array]  # E[y] (outcome, ...)
-    mean_gradient: Callable[[Array], Array]  # dE[y]/d eta (outcome, predictor, ...)
-    # (eta (predictor, draw, row), sigma (draw,), generator) -> responses (draw, row), or codes of their levels
-    draw: Callable[[Array, Array, np.random.Generator], Array]
-    # (y (row,), weights (row,), n_predictors) -> predictors of the intercept-only model; None: start at least squares
-    start: Callable[[Array, Array, int], Array] | None = None
-    cumulant: Callable[[Array], Array] | None = None  # A(eta), shape (...); may overwrite its argument
-    derivatives: tuple[Callable[..., Array], Callable[..., Array]] | None = None  # functions for `score` and `hessian`
-    auxiliary: str | None = None  # name of the auxiliary parameter, None if there is none
-    ratio: str | None = None  # name of exp(coefficient), such as "odds ratio"; None if it is not a ratio
-    continuous: bool = False  # the response may be an expression, and the Gram matrix may replace the rows
-    by_level: bool = False  # whether each level of the response except the first has its own linear predictor
-
-    def score(self, eta: Array, y: Array, aux: Any) -> Array:
-        """Return the gradient of the log density, shape (predictor + aux, ...): T(y) - E[T(y)] if canonical."""
-        if self.derivatives is not None:
-            return self.derivatives[0](eta, y, aux)
-        return self.statistic(y, len(eta)) - self.mean(eta)[-len(eta) :]
-
-    def hessian(self, eta: Array, y: Array, aux: Any) -> Array:
-        """Return the Hessian of the log density, shape (predictor + aux, predictor + aux, ...)."""
-        if self.derivatives is not None:
-            return self.derivatives[1](eta, y, aux)
-        return -self.mean_gradient(eta)[-len(eta) :]
-
-    def statistic(self, y: Array, n_predictors: int) -> Array:
-        """Return the sufficient statistic T(y) of a canonical family, shape (predictor, ...)."""
-        return indicators(y, n_predictors) if self.by_level else y[None]
-
     def response(self, column: Column, values: pd.Series) -> Response:
         """Check the declared type of a response column, and return its values (none missing) as numbers or codes."""
         self.check(column)
@@ -93,6 +82,41 @@ class Family(NamedFamily):
             levels = () if self.continuous else tuple(column.levels)
             return Response(column.codes(values).astype(np.float64), levels)
         return Response(values.to_numpy(dtype=np.float64))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FastFamily(Family):
+    """A family whose densities and derivatives are computed in numpy, for rows that may be merged.
+
+    Canonical families have the log density sum_k T_k(y) eta_k - A(eta) + c(y). Others set `derivatives`.
+    """
+
+    log_density: Callable[[Array, Array, Any], Array]  # (eta, y (...), aux) -> (...), with all constants
+    # (y (row,), weights (row,), n_predictors) -> predictors of the intercept-only model; None: start at least squares
+    start: Callable[[Array, Array, int], Array] | None = None
+    cumulant: Callable[[Array], Array] | None = None  # A(eta), shape (...); may overwrite its argument
+    derivatives: tuple[Callable[..., Array], Callable[..., Array]] | None = None  # functions for `score` and `hessian`
+
+    @property
+    def auxiliary(self) -> str | None:
+        """Name of the auxiliary parameter, None if there is none."""
+        return self.auxiliaries[0].name if self.auxiliaries else None
+
+    def score(self, eta: Array, y: Array, aux: Any) -> Array:
+        """Return the gradient of the log density, shape (predictor + aux, ...): T(y) - E[T(y)] if canonical."""
+        if self.derivatives is not None:
+            return self.derivatives[0](eta, y, aux)
+        return self.statistic(y, len(eta)) - self.mean(eta, None)[-len(eta) :]
+
+    def hessian(self, eta: Array, y: Array, aux: Any) -> Array:
+        """Return the Hessian of the log density, shape (predictor + aux, predictor + aux, ...)."""
+        if self.derivatives is not None:
+            return self.derivatives[1](eta, y, aux)
+        return -self.mean_gradient(eta, None)[-len(eta) :]
+
+    def statistic(self, y: Array, n_predictors: int) -> Array:
+        """Return the sufficient statistic T(y) of a canonical family, shape (predictor, ...)."""
+        return indicators(y, n_predictors) if self.by_level else y[None]
 
 
 def default_family(column: Column) -> FamilyName:
@@ -156,13 +180,13 @@ def _softplus(eta: Array) -> Array:
     return np.maximum(eta, 0.0) + np.log1p(np.exp(-np.abs(eta)))
 
 
-def _logistic(eta: Array) -> Array:
+def _logistic(eta: Array, more: Any = None) -> Array:
     # one exponential that never overflows, three times as fast as scipy's expit
     small = np.exp(-np.abs(eta))
     return np.where(eta >= 0, 1.0, small) / (1.0 + small)
 
 
-def _logistic_gradient(eta: Array) -> Array:
+def _logistic_gradient(eta: Array, more: Any = None) -> Array:
     small = np.exp(-np.abs(eta))
     return (small / np.square(1.0 + small))[None]
 
@@ -175,7 +199,7 @@ def _bernoulli_cumulant(eta: Array) -> Array:
     return np.log1p(np.exp(eta, out=eta), out=eta)
 
 
-_BERNOULLI = Family(
+_BERNOULLI = FastFamily(
     name="bernoulli",
     link="logit",
     suits=lambda column: isinstance(column, Binary | Categorical) and len(column.levels) == 2,
@@ -183,7 +207,7 @@ _BERNOULLI = Family(
     log_density=lambda eta, y, aux: y * eta[0] - _softplus(eta[0]),
     mean=_logistic,
     mean_gradient=_logistic_gradient,
-    draw=lambda eta, sigma, rng: (rng.random(eta[0].shape) < _logistic(eta[0])).astype(np.float64),
+    draw=lambda eta, more, rng: (rng.random(eta[0].shape) < _logistic(eta[0])).astype(np.float64),
     start=lambda y, w, k: np.log([(w @ y + 0.5) / (w.sum() - w @ y + 0.5)]),
     cumulant=_bernoulli_cumulant,
     ratio="odds ratio",
@@ -207,7 +231,7 @@ def _gaussian_hessian(eta: Array, y: Array, aux: Any) -> Array:
     return np.array([[-precision, cross], [cross, -2 * residual**2 * precision]])
 
 
-_GAUSSIAN = Family(
+_GAUSSIAN = FastFamily(
     name="gaussian",
     link="identity",
     suits=lambda column: (
@@ -215,18 +239,23 @@ _GAUSSIAN = Family(
     ),
     needs="a Real, Integer or Date column, or a Binary column with levels (0, 1)",
     log_density=_gaussian_log_density,
-    mean=lambda eta: eta,
-    mean_gradient=lambda eta: np.ones_like(eta)[None],
-    draw=lambda eta, sigma, rng: rng.normal(eta[0], sigma[:, None]),
+    mean=lambda eta, more: eta,
+    mean_gradient=lambda eta, more: np.ones_like(eta)[None],
+    draw=lambda eta, more, rng: rng.normal(eta[0], more[0]),
     derivatives=(_gaussian_score, _gaussian_hessian),
-    auxiliary="sigma",
+    auxiliaries=(Auxiliary("sigma"),),
     continuous=True,
+    real=True,
 )
 
 
 # poisson, log link
-def _exponential(eta: Array) -> Array:
+def _exponential(eta: Array, more: Any = None) -> Array:
     return np.exp(np.minimum(eta, _LARGEST_EXPONENT))
+
+
+def _poisson_draw(mean: Array, rng: np.random.Generator) -> Array:
+    return rng.poisson(np.minimum(mean, _LARGEST_MEAN)).astype(np.float64)
 
 
 def _poisson_cumulant(eta: Array) -> Array:
@@ -234,15 +263,15 @@ def _poisson_cumulant(eta: Array) -> Array:
     return np.exp(np.minimum(eta, _LARGEST_EXPONENT, out=eta), out=eta)
 
 
-_POISSON = Family(
+_POISSON = FastFamily(
     name="poisson",
     link="log",
     suits=lambda column: isinstance(column, Integer) and column.lower >= 0,
     needs="an Integer column with a lower bound of 0 or more",
     log_density=lambda eta, y, aux: y * eta[0] - _exponential(eta[0]) - gammaln(y + 1.0),
     mean=_exponential,
-    mean_gradient=lambda eta: _exponential(eta)[None],
-    draw=lambda eta, sigma, rng: rng.poisson(np.minimum(_exponential(eta[0]), _LARGEST_MEAN)).astype(np.float64),
+    mean_gradient=lambda eta, more: _exponential(eta)[None],
+    draw=lambda eta, more, rng: _poisson_draw(_exponential(eta[0]), rng),
     start=lambda y, w, k: np.log([(w @ y + 0.5) / (w.sum() + 0.5)]),
     cumulant=_poisson_cumulant,
     ratio="rate ratio",
@@ -255,13 +284,13 @@ def _log_sum(eta: Array) -> Array:
     return largest + np.log(np.exp(-largest) + np.exp(eta - largest).sum(axis=0))
 
 
-def _softmax(eta: Array) -> Array:
+def _softmax(eta: Array, more: Any = None) -> Array:
     largest = np.maximum(eta.max(axis=0), 0.0)
     terms = np.concatenate([np.exp(-largest)[None], np.exp(eta - largest)])
     return terms / terms.sum(axis=0)
 
 
-def _softmax_gradient(eta: Array) -> Array:
+def _softmax_gradient(eta: Array, more: Any = None) -> Array:
     p = _softmax(eta)
     gradient = -p[:, None] * p[None, 1:]
     for k in range(len(eta)):
@@ -270,7 +299,7 @@ def _softmax_gradient(eta: Array) -> Array:
     return gradient
 
 
-def _categorical_draw(eta: Array, sigma: Array, rng: np.random.Generator) -> Array:
+def _categorical_draw(eta: Array, more: Any, rng: np.random.Generator) -> Array:
     # Gumbel-max trick: the argmax of logits plus Gumbel noise is a categorical draw; the reference has logit 0
     code, largest = np.zeros(eta.shape[1:]), rng.gumbel(size=eta.shape[1:])
     for level, logit in enumerate(eta, start=1):
@@ -285,7 +314,7 @@ def _categorical_start(y: Array, w: Array, n_predictors: int) -> Array:
     return np.log(counts[1:] / counts[0])
 
 
-_CATEGORICAL = Family(
+_CATEGORICAL = FastFamily(
     name="categorical",
     link="softmax",
     suits=lambda column: isinstance(column, Binary | Categorical),
@@ -300,5 +329,168 @@ _CATEGORICAL = Family(
     by_level=True,
 )
 
-#: Families of the fast path of `fit`, by name.
-FAMILIES: dict[str, Family] = {family.name: family for family in (_BERNOULLI, _GAUSSIAN, _CATEGORICAL, _POISSON)}
+
+# families that PyMC samples; their auxiliary parameters are in the order of `more`
+def _log_link(mean_of: Callable[[Any, Any], tuple[Any, Any]]) -> dict[str, Any]:
+    """Return mean and gradient of a family whose mean is a function of the exponential mu of its predictor, and more.
+
+    The function returns E[y] and dE[y] / d log mu.
+    """
+
+    def mean(eta: Array, more: Any) -> Array:
+        return np.asarray(mean_of(_exponential(eta[0]), more)[0])[None]
+
+    def gradient(eta: Array, more: Any) -> Array:
+        return np.asarray(mean_of(_exponential(eta[0]), more)[1])[None, None]
+
+    return {"link": "log", "mean": mean, "mean_gradient": gradient}
+
+
+def _negative_binomial(mean: Array, alpha: Array, rng: np.random.Generator) -> Array:
+    """Draw counts as Poisson draws whose means are gamma distributed."""
+    return _poisson_draw(mean * rng.gamma(np.broadcast_to(alpha, mean.shape)) / alpha, rng)
+
+
+def _above_zero(count: Callable[..., Array], mean: Array, rng: np.random.Generator, *more: Array) -> Array:
+    """Draw counts given that they are not zero: those that are zero are drawn again; 1 where the mean is tiny."""
+    found = count(mean, *more, rng)
+    for _ in range(_TRIES):
+        zero = found == 0
+        if not zero.any():
+            break
+        found[zero] = count(mean[zero], *(np.broadcast_to(each, mean.shape)[zero] for each in more), rng)
+    return np.where(found == 0, 1.0, found)
+
+
+def _hurdle(mu: Array, psi: Array, log_zero: Array, slope: Array) -> tuple[Array, Array]:
+    """Return the mean and its derivative, from log P(0) of the counts without a hurdle, and d log P(0) / d log mu."""
+    small = mu < _TINY_MEAN  # counts above zero are then one
+    above = np.where(small, 1.0, -np.expm1(log_zero))
+    ratio = np.where(small, 1.0, mu / above)
+    return psi * ratio, psi * np.where(small, mu / 2, ratio * (1 + np.exp(log_zero) * slope / above))
+
+
+def _hurdle_negative_binomial(mu: Array, more: Any) -> tuple[Array, Array]:
+    psi, alpha = more
+    return _hurdle(mu, psi, -alpha * np.log1p(mu / alpha), -alpha * mu / (mu + alpha))
+
+
+def _thresholds(eta: Array, more: Any) -> Array:
+    """Return distribution functions (level + 1, ...) at the thresholds, 0 and 1 included."""
+    inner = [_logistic(cut - eta[0]) for cut in more]
+    return np.stack([np.zeros_like(inner[0]), *inner, np.ones_like(inner[0])])
+
+
+def _cumulative_gradient(eta: Array, more: Any) -> Array:
+    found = _thresholds(eta, more)
+    return np.asarray(-np.diff(found * (1 - found), axis=0))[:, None]
+
+
+def _cumulative_draw(eta: Array, more: Any, rng: np.random.Generator) -> Array:
+    return (rng.random(eta[0].shape) > _thresholds(eta, more)[1:-1]).sum(axis=0).astype(np.float64)
+
+
+def _is_count(column: Any) -> bool:
+    return isinstance(column, Integer) and column.lower >= 0
+
+
+_TRIES = 1000  # of draws that must not be zero
+_TINY_MEAN = 1e-10
+_COUNT: dict[str, Any] = {"suits": _is_count, "needs": "an Integer column with a lower bound of 0 or more"}
+_PSI, _ALPHA = Auxiliary("psi", "logodds"), Auxiliary("alpha")
+_BUILT = (
+    Family(
+        name="negativebinomial",
+        **_log_link(lambda mu, more: (mu, mu)),
+        draw=lambda eta, more, rng: _negative_binomial(_exponential(eta[0]), more[0], rng),
+        auxiliaries=(_ALPHA,),
+        ratio="rate ratio",
+        **_COUNT,
+    ),
+    Family(
+        name="zero_inflated_poisson",  # psi is the share of rows that are counts and not zeros for another reason
+        **_log_link(lambda mu, more: (more[0] * mu, more[0] * mu)),
+        draw=lambda eta, more, rng: _poisson_draw(_exponential(eta[0]), rng) * (rng.random(eta[0].shape) < more[0]),
+        auxiliaries=(_PSI,),
+        **_COUNT,
+    ),
+    Family(
+        name="zero_inflated_negativebinomial",
+        **_log_link(lambda mu, more: (more[0] * mu, more[0] * mu)),
+        draw=lambda eta, more, rng: (
+            _negative_binomial(_exponential(eta[0]), more[1], rng) * (rng.random(eta[0].shape) < more[0])
+        ),
+        auxiliaries=(_PSI, _ALPHA),
+        **_COUNT,
+    ),
+    Family(
+        name="hurdle_poisson",  # psi is the share of rows above zero
+        **_log_link(lambda mu, more: _hurdle(mu, more[0], -mu, -mu)),
+        draw=lambda eta, more, rng: (
+            _above_zero(_poisson_draw, _exponential(eta[0]), rng) * (rng.random(eta[0].shape) < more[0])
+        ),
+        auxiliaries=(_PSI,),
+        **_COUNT,
+    ),
+    Family(
+        name="hurdle_negativebinomial",
+        **_log_link(_hurdle_negative_binomial),
+        draw=lambda eta, more, rng: (
+            _above_zero(_negative_binomial, _exponential(eta[0]), rng, more[1]) * (rng.random(eta[0].shape) < more[0])
+        ),
+        auxiliaries=(_PSI, _ALPHA),
+        **_COUNT,
+    ),
+    Family(
+        name="gamma",
+        suits=lambda column: isinstance(column, Real | Integer) and column.lower >= 0,
+        needs="a Real or Integer column with a lower bound of 0 or more",
+        **_log_link(lambda mu, more: (mu, mu)),
+        draw=lambda eta, more, rng: rng.gamma(np.broadcast_to(more[0], eta[0].shape)) * _exponential(eta[0]) / more[0],
+        auxiliaries=(_ALPHA,),
+        ratio="ratio of means",
+        real=True,
+        positive=True,
+    ),
+    Family(
+        name="t",
+        link="identity",
+        suits=lambda column: isinstance(column, Real | Integer),
+        needs="a Real or Integer column",
+        mean=lambda eta, more: eta,
+        mean_gradient=lambda eta, more: np.ones_like(eta)[None],
+        draw=lambda eta, more, rng: eta[0] + more[0] * rng.standard_t(np.broadcast_to(more[1], eta[0].shape)),
+        auxiliaries=(Auxiliary("sigma"), Auxiliary("nu")),
+        real=True,
+    ),
+    Family(
+        name="binomial",  # means are those of one trial
+        link="logit",
+        suits=_is_count,
+        needs="p(successes, trials), two Integer columns with lower bounds of 0 or more",
+        mean=_logistic,
+        mean_gradient=_logistic_gradient,
+        draw=lambda eta, more, rng: rng.binomial(
+            np.broadcast_to(more[-1], eta[0].shape).astype(np.int64), _logistic(eta[0])
+        ).astype(np.float64),
+        ratio="odds ratio",
+        trials=True,
+    ),
+    Family(
+        name="cumulative",
+        link="logit",
+        suits=lambda column: isinstance(column, Categorical) and len(column.levels) > 2,
+        needs="a Categorical column with three levels or more, declared from low to high",
+        mean=lambda eta, more: np.diff(_thresholds(eta, more), axis=0),
+        mean_gradient=_cumulative_gradient,
+        draw=_cumulative_draw,
+        auxiliaries=(Auxiliary("threshold", "ordered"),),
+        ratio="odds ratio",
+        ordinal=True,
+    ),
+)
+
+#: Families of regressions, by name.
+FAMILIES: dict[str, Family] = {
+    family.name: family for family in (_BERNOULLI, _GAUSSIAN, _CATEGORICAL, _POISSON, *_BUILT)
+}

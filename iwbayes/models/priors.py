@@ -41,7 +41,9 @@ def prior_scales(design: Design, weights: Array) -> PriorScales:
     share = weights / weights.sum()
     mean, sd = column_scales(design.x, share, [term.columns for term in design.terms])
     response_mean, response_sd = 0.0, 1.0
-    if design.family.auxiliary:
+    if design.family.positive:
+        response_mean = math.log(response_scale(design.y, share)[0])
+    elif design.family.real:
         response_mean, response_sd = response_scale(design.y, share)
     slopes = SCALE * response_sd / sd
     index = design.intercept

@@ -14,7 +14,7 @@ from iwbayes.evidence.formulas import model_terms
 from iwbayes.evidence.scores import MOST_OUTCOMES, Outcomes
 from iwbayes.models.design import Design, OtherRows, build_design
 from iwbayes.models.design_weight import DesignWeight
-from iwbayes.models.families import FamilyName, default_family, get_family
+from iwbayes.models.families import FamilyName, FastFamily, default_family, get_family
 from iwbayes.models.priors import LogPrior, prior_scales
 from iwbayes.models.weighted_rows import WeightedRows, maxima, merge_draws
 from iwbayes.schema import Integer, Schema
@@ -106,7 +106,13 @@ class RegressionModel:
                 "command."
             )
         if column is not None:
-            get_family(default_family(column) if self.family is None else self.family).check(column)
+            family = get_family(default_family(column) if self.family is None else self.family)
+            family.check(column)
+            if not isinstance(family, FastFamily):
+                raise ValueError(
+                    f"a release cannot be made for the formula {self.formula!r} of family {family.name!r}. Name a "
+                    f"function that builds the PyMC model: iwbayes.model(lambda frame: ..., name=...)."
+                )
         if self.design_weight is not None:
             DesignWeight.check(self.design_weight, schema, None if column is None else column.name)
 

@@ -42,12 +42,12 @@ class WeightedRows:
     def row_values(self, theta: Array) -> Array:
         """Return the unweighted log likelihood of each row at theta (p,), shape (row,)."""
         eta, aux = self._predictors(theta)
-        return self.design.family.log_density(eta, self.design.y, aux)
+        return self.design.fast_family.log_density(eta, self.design.y, aux)
 
     def row_scores(self, theta: Array) -> Array:
         """Return the unweighted score of each row at theta (p,), shape (row, p)."""
         eta, aux = self._predictors(theta)
-        score = self.design.family.score(eta, self.design.y, aux)
+        score = self.design.fast_family.score(eta, self.design.y, aux)
         k, x = self.design.n_predictors, self.design.x
         scores = np.empty((len(x), self.design.n_parameters))
         for j in range(k):
@@ -59,7 +59,7 @@ class WeightedRows:
     def row_curvatures(self, theta: Array, left: Array, right: Array) -> Array:
         """Return minus the second derivatives of row log likelihoods along pairs of directions (p, q): (row, q)."""
         eta, aux = self._predictors(theta)
-        hessian = self.design.family.hessian(eta, self.design.y, aux)
+        hessian = self.design.fast_family.hessian(eta, self.design.y, aux)
         both = (self._moved(left), self._moved(right))
         return -np.asarray(np.einsum("abi,iaq,ibq->iq", hessian, *both, optimize=True))
 
@@ -74,12 +74,12 @@ class WeightedRows:
     def gradient(self, theta: Array) -> tuple[float, Array]:
         """Return the weighted log likelihood at theta (p,), as `values` does, and its gradient (p,)."""
         design, (eta, aux) = self.design, self._predictors(theta)
-        score = design.family.score(eta, design.y, aux) * self.weights
+        score = design.fast_family.score(eta, design.y, aux) * self.weights
         gradient, k = np.empty(len(theta)), len(eta)
         gradient[: design.x.shape[1] * k] = (design.x.T @ score[:k].T).ravel()
         if len(score) > k:
             gradient[-1] = score[-1].sum()
-        return float(self.weights @ design.family.log_density(eta, design.y, aux)) - self._constant, gradient
+        return float(self.weights @ design.fast_family.log_density(eta, design.y, aux)) - self._constant, gradient
 
     @cached_property
     def _constant(self) -> float:
@@ -94,7 +94,7 @@ class WeightedRows:
 
     def values(self, theta: Array) -> Array:
         """Return the weighted log likelihood at each theta (draw, p), shape (draw,); canonical families omit c(y)."""
-        x, y, family = self.design.x, self.design.y, self.design.family
+        x, y, family = self.design.x, self.design.y, self.design.fast_family
         shape = (x.shape[1], self.design.n_predictors)
         beta = theta[:, : shape[0] * shape[1]].reshape(-1, *shape)
         total = np.zeros(len(beta)) if family.cumulant is None else np.einsum("sjk,jk->s", beta, self._statistic)
@@ -113,7 +113,7 @@ class WeightedRows:
     @cached_property
     def _statistic(self) -> Array:
         """Weighted sufficient statistic sum_i w_i x_i T(y_i)', shape (column, predictor)."""
-        statistic = self.design.family.statistic(self.design.y, self.design.n_predictors)
+        statistic = self.design.fast_family.statistic(self.design.y, self.design.n_predictors)
         return self.design.x.T @ (statistic * self.weights).T
 
 
@@ -122,7 +122,7 @@ def derivatives_each(each: Sequence[WeightedRows], theta: Array) -> tuple[Array,
 
     Each is evaluated at its own row of theta (likelihood, p). If all have one design, one pass over its rows is enough.
     """
-    design, family = each[0].design, each[0].design.family
+    design, family = each[0].design, each[0].design.fast_family
     if any(rows.design is not design for rows in each):
         found = [derivatives_each([rows], point[None]) for rows, point in zip(each, theta, strict=True)]
         values, gradients, hessians = (np.concatenate(parts) for parts in zip(*found, strict=True))
@@ -181,7 +181,7 @@ def merge_draws(design: Design, weights: Array) -> list[WeightedRows]:
     x, y = design.x, design.y
     if not kept.all():
         x, y, weights = x[kept], y[kept], weights[:, kept]
-    if design.family.continuous:
+    if design.fast_family.continuous:
         return [_gram_rows(design, x, y, w) for w in weights]
     first, inverse = identical_rows(x, y)
     if len(first) > MERGE_SHARE * len(y):
@@ -228,13 +228,13 @@ def _start(rows: WeightedRows) -> Array:
     """Return the starting point: least squares, or the intercept-only model if the design has an intercept."""
     design = rows.design
     theta = np.zeros(design.n_parameters)
-    if design.family.start is None:
+    if design.fast_family.start is None:
         beta, *_ = np.linalg.lstsq(design.x, design.y, rcond=None)
         theta[:-1] = beta
         variance = float(np.mean(np.square(design.y - design.x @ beta)))
         theta[-1] = 0.5 * np.log(max(variance, 1e-12 * float(np.mean(np.square(design.y))), 1e-100))
         return theta
-    predictors = design.family.start(design.y, rows.weights, design.n_predictors)
+    predictors = design.fast_family.start(design.y, rows.weights, design.n_predictors)
     if design.intercept is not None:
         theta[design.intercept * len(predictors) :][: len(predictors)] = predictors
     return theta

@@ -7,7 +7,6 @@ from typing import Any
 
 #: Optional modules: the name of the package, and the extra of iwbayes that installs it.
 EXTRAS = {
-    "bambi": ("bambi", "bambi"),
     "dask": ("dask", "dask"),
     "openpyxl": ("openpyxl", "files"),
     "pyreadstat": ("pyreadstat", "files"),

@@ -15,7 +15,6 @@ import pytest
 from docs_tools import NOTEBOOKS, PAGES, ROOT, blocks
 from mypy import api
 
-from iwbayes.analyst.regression.built_by_bambi import BUILT_FAMILIES
 from iwbayes.models.families import FAMILIES, FamilyName
 
 #: What docstrings take as given in examples that do not run.
@@ -151,4 +150,4 @@ def test_mistakes_are_found_and_all_pages_pass(folder, checker, monkeypatch):
 
 
 def test_the_names_of_families_are_those_of_the_table():
-    assert set(get_args(FamilyName)) == set(FAMILIES) | set(BUILT_FAMILIES)
+    assert set(get_args(FamilyName)) == set(FAMILIES)

@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+from posterior_tools import problem_of
 
 import iwbayes as iw
 from iwbayes.evidence import FeatureMap
@@ -53,11 +54,9 @@ def test_scores_are_those_of_the_posterior_at_its_mode(name):
     scores = MODELS[name].on(table)(np.full(N, 400 / N))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from iwbayes.analyst.fit import RegressionProblem
-
         weights = iw.Weights(np.zeros((1, N)), "equal")
         release = iw.Release(table, weights, iw.Ledger(1.0, 1e-6).statement(), n_private=400)
-        problem = RegressionProblem.of(MODELS[name].formula, release, MODELS[name].family, None, release.weights)
+        problem = problem_of(MODELS[name].formula, release, MODELS[name].family)
     mode = problem.posterior.mode()
     found = scores(table.frame)
     complete = table.frame[list(problem.posterior.design.schema.names)].notna().all(axis=1).to_numpy()

@@ -137,9 +137,8 @@ def check_variables(space, **expected):
         assert arviz_compat.has_group(space[name], "calibration")
 
 
-@pytest.mark.slow  # a minute of compiling; Bambi's families run in their own tests
+@pytest.mark.slow  # a minute of compiling; families run in their own tests
 def test_more_models(tmp_path, pytestconfig):
-    pytest.importorskip("bambi", reason="Bambi is not installed")
     space, shown = run_page(HOWTO / "more_models.md", tmp_path, pytestconfig)
     check_variables(
         space,
@@ -153,9 +152,8 @@ def test_more_models(tmp_path, pytestconfig):
     assert "['alpha', 'Intercept', 'age']" in shown or "['Intercept', 'age', 'alpha']" in shown
 
 
-@pytest.mark.slow  # newcomers of CI run it
+@pytest.mark.slow
 def test_offsets_and_counts(tmp_path, pytestconfig):
-    pytest.importorskip("bambi", reason="Bambi is not installed")
     space, shown = run_page(HOWTO / "offsets_and_counts.md", tmp_path, pytestconfig)
     check_variables(space, counts={"Intercept", "age", "alpha"}, poisson={"Intercept", "age", "np.log(years)"})
     for name in ("counts", "poisson"):
@@ -168,7 +166,6 @@ def test_offsets_and_counts(tmp_path, pytestconfig):
 
 @pytest.mark.slow
 def test_hierarchical_models(tmp_path, pytestconfig):
-    pytest.importorskip("bambi", reason="Bambi is not installed")
     space, _ = run_page(HOWTO / "hierarchical_models.md", tmp_path, pytestconfig)
     check_variables(
         space,

@@ -95,7 +95,7 @@ def diagnose(release: Release, idata: arviz_compat.ArvizObject | None = None) ->
         checks = _weights_of_fit(attrs, release)
         checks += _calibration(record, of_another=any(check.verdict == "fail" for check in checks))
         # only for some families of `fit` we know that they have no scale parameter
-        has_scale = attrs.get("family") not in {name for name, family in FAMILIES.items() if not family.auxiliary}
+        has_scale = attrs.get("family") not in {name for name, family in FAMILIES.items() if not family.auxiliaries}
         names = [] if record is None else [str(name) for name in record["parameter"].to_numpy()]
         # a regression compares other levels with the first one
         for one in rare_references(release.synthetic, release.weights.values, names):

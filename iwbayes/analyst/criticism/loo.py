@@ -69,7 +69,7 @@ class RehearsedScore:
     def _evaluated(self, frame: pd.DataFrame) -> tuple[NDArray[np.intp], Array]:
         other = other_rows(self.design, frame)
         eta = self.beta.transpose(2, 0, 1) @ other.x.T
-        values = other.family.log_density(eta, other.y, self.scale[:, None])
+        values = other.fast_family.log_density(eta, other.y, self.scale[:, None])
         return other.rows, logsumexp(values, axis=0) - np.log(len(self.beta))
 
     @classmethod
@@ -77,13 +77,14 @@ class RehearsedScore:
         """Read the parameters from a result of fit. Raises ValueError for other draws."""
         rehearsals.check(release)
         design = recorded_design(posterior, release)
-        if design is None:
+        if design is None or not design.fast:
             raise ValueError(
-                "rehearsals need the design of the model, which only results of fit have. Fit a formula, or omit "
-                "rehearsals."
+                "rehearsals need a result of fit of the family bernoulli, gaussian, categorical or poisson, without "
+                "offsets and group-specific effects. Fit such a formula, or omit rehearsals."
             )
-        beta, scale = design.coefficients(posterior), design.auxiliary_draws(posterior)
-        scale = np.log(scale) if design.auxiliary else scale
+        beta, scale = design.coefficients(posterior), np.zeros(posterior.sizes["chain"] * posterior.sizes["draw"])
+        if design.auxiliary:
+            scale = np.log(design.auxiliary_draws(posterior)[0])
         used = np.unique(np.linspace(0, len(beta) - 1, min(len(beta), _REHEARSED_DRAWS)).astype(int))
         return cls(design, beta[used], scale[used], total, rehearsals)
 

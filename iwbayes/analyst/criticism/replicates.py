@@ -174,6 +174,9 @@ def replicates(
     design: Design, posterior: xr.Dataset, chosen: NDArray[np.intp], rng: np.random.Generator
 ) -> Iterator[Array]:
     """Draw responses of all rows in blocks (draw, row), for the chosen draws counted over all chains."""
-    beta, sigma = design.coefficients(posterior)[chosen], design.auxiliary_draws(posterior)[chosen]
+    beta, more = design.split(design.pack(posterior)[chosen])
     for part in row_blocks(len(chosen), BLOCK_NUMBERS // (len(design.x) * design.n_predictors)):
-        yield design.family.draw(beta[part].transpose(2, 0, 1) @ design.x.T, sigma[part], rng)
+        own = more[:, part, None]
+        if design.trials is not None:
+            own = np.broadcast_to(design.n_trials, (1, part.stop - part.start, len(design.n_trials)))
+        yield design.family.draw(beta[part].transpose(2, 0, 1) @ design.full.T, own, rng)

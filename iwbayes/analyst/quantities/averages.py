@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,10 +17,9 @@ from iwbayes.analyst.calibration.derived import derived_attributes, derived_reco
 from iwbayes.analyst.calibration.measure import Slope
 from iwbayes.analyst.calibration.measures import MEASURES
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample, row_groups
-from iwbayes.analyst.quantities.fitted_rows import FittedRows, outcome_coords
+from iwbayes.analyst.quantities.fitted_rows import FittedRows, RowScores, outcome_coords
 from iwbayes.analyst.released_tilt import is_noise_aware
 from iwbayes.models.families import Family
-from iwbayes.models.weighted_rows import WeightedRows
 from iwbayes.utils import checks
 from iwbayes.utils.arrays import Array, row_blocks, symmetric
 from iwbayes.utils.threads import one_blas_thread
@@ -52,11 +50,14 @@ class Quantity(ABC):
     logarithms: bool  # whether averages are logarithms of the values in the result
 
     @abstractmethod
-    def average(self, beta: Array, shares: Array) -> Array:
-        """Return averages (group, output, draw) for beta (draw, column, predictor) and shares (row, group)."""
+    def average(self, beta: Array, more: Array, shares: Array) -> Array:
+        """Return averages (group, output, draw) for the parameters of draws, and shares (row, group).
+
+        `beta` (draw, column, predictor) and `more` (parameter, draw) are those of `DesignSpec.split`.
+        """
 
     @abstractmethod
-    def at_rows(self, beta: Array, shares: Array) -> Array:
+    def at_rows(self, beta: Array, more: Array, shares: Array) -> Array:
         """Return values (row, group or 1, output) at one draw: derivatives of the averages in the rows' shares."""
 
 
@@ -77,13 +78,13 @@ def average(
     for number, (_, own) in enumerate(groups):
         members[own, number] = 1.0
     theta, parts = fitted.recorded.pack(fitted.posterior), []
-    beta = fitted.recorded.coefficients(fitted.posterior)
+    beta, more = fitted.recorded.split(theta)
     whole = _Influences(fitted, quantity, theta.mean(axis=0), fitted.sample, members)
     for draws, sample in fitted.parts():
         mean = theta[draws].mean(axis=0)
         of_part = whole if sample is fitted.sample else _Influences(fitted, quantity, mean, sample, members)
         with one_blas_thread():
-            drawn = quantity.average(beta[draws], of_part.distinct)
+            drawn = quantity.average(beta[draws], more[:, draws], of_part.distinct)
             if rows == "random":
                 drawn -= of_part.deviations(theta[draws], rng)
         parts.append((draws, drawn))
@@ -113,11 +114,11 @@ def _judged(
     quantity, sample, center = of_rows.quantity, of_rows.sample, of_rows.centre
 
     def averages(points: Array) -> Array:
-        beta = points[:, : math.prod(of_rows.shape)].reshape(-1, *of_rows.shape)
-        return np.moveaxis(quantity.average(beta, of_rows.distinct), 2, 0).reshape(len(points), -1)
+        found = quantity.average(*of_rows.fitted.recorded.split(points), of_rows.distinct)
+        return np.moveaxis(found, 2, 0).reshape(len(points), -1)
 
     def curvatures(at: NDArray[np.intp], left: Array, right: Array) -> Array:
-        return of_rows.weighted.at(at).row_curvatures(center, left, right)
+        return of_rows.weighted.curvatures(center, at, left, right)
 
     # from groups and outputs to the order of the names: variables, then groups
     place = np.arange(sd.size).reshape(sd.shape)
@@ -146,17 +147,18 @@ def _outputs(variables: Sequence[Variable], n: int) -> Iterator[tuple[Variable, 
 
 
 def sums_over_rows(
-    function: Callable[[Array], Array], x: Array, beta: Array, factors: Callable[[slice], Array]
+    function: Callable[[Array, Array], Array], x: Array, beta: Array, more: Array, factors: Callable[[slice], Array]
 ) -> Iterator[tuple[slice, Array]]:
-    """Sum function(eta) (..., draw, row) times factors (row, q) over the rows of x: (..., draw, q) by block of draws.
+    """Sum function(eta, more) (..., draw, row) times factors (row, q) over rows: (..., draw, q) by block of draws.
 
     The linear predictors eta (predictor, draw, row) are made of x (row, column) and beta (draw, column, predictor).
+    `more` (parameter, draw) are auxiliary parameters.
     """
     for draws in row_blocks(len(beta), _BLOCK_DRAWS):
         transposed = np.ascontiguousarray(beta[draws].transpose(2, 0, 1))
         total: Any = 0.0
         for rows in row_blocks(len(x), _BLOCK_ROWS):
-            total = total + function(transposed @ x[rows].T) @ factors(rows)
+            total = total + function(transposed @ x[rows].T, more[:, draws, None]) @ factors(rows)
         yield draws, total
 
 
@@ -170,11 +172,6 @@ class _Influences:
     sample: WeightedSample
     members: Array  # (row, group): indicators
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the coefficients (column, predictor)."""
-        return (self.fitted.design.x.shape[1], self.fitted.design.n_predictors)
-
     @cached_property
     def distinct(self) -> Array:
         """Shares of the distinct rows within each group, (distinct row, group)."""
@@ -183,25 +180,26 @@ class _Influences:
         return distinct
 
     @cached_property
-    def weighted(self) -> WeightedRows:
-        return WeightedRows(self.fitted.design, self.sample.weights)
+    def weighted(self) -> RowScores:
+        """The model, with scores of the rows used."""
+        return self.fitted.model_of(self.sample)
 
     @cached_property
     def scores(self) -> Array:
         """Scores (row, p)."""
-        return self.weighted.row_scores(self.centre)
+        return self.weighted.scores(self.centre)
 
     @cached_property
     def curvature(self) -> Array:
         """Mean curvature (p, p)."""
-        return -self.weighted.derivatives(self.centre)[2] / self.sample.total
+        return self.weighted.mean_curvature(self.centre)
 
     @cached_property
     def centred(self) -> Array:
         """Deviations of the rows from the averages, (row, group x output)."""
         sample, members = self.sample, self.members
-        beta = self.centre[: math.prod(self.shape)].reshape(self.shape)
-        values = self.quantity.at_rows(beta, self.distinct)[self.fitted.index]
+        beta, more = self.fitted.recorded.split(self.centre[None])
+        values = self.quantity.at_rows(beta[0], more[:, 0], self.distinct)[self.fitted.index]
         with np.errstate(over="ignore", invalid="ignore"):
             values = np.where(sample.weights[:, None, None] > 0, values, 0.0) + np.zeros((1, members.shape[1], 1))
             # influences within a small group are larger, because its shares are relative to all rows used

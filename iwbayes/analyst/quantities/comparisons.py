@@ -136,10 +136,10 @@ class _Contrasts(Quantity):
 
     designs: list[list[Array]]  # for each variable and each of its values, the design matrix (row, column)
 
-    def average(self, beta: Array, shares: Array) -> Array:
+    def average(self, beta: Array, more: Array, shares: Array) -> Array:
         parts = []
         for designs in self.designs:
-            sums = [list(sums_over_rows(self.family.mean, x, beta, lambda rows: shares[rows])) for x in designs]
+            sums = [list(sums_over_rows(self.family.mean, x, beta, more, lambda rows: shares[rows])) for x in designs]
             means = np.stack([np.concatenate([total for _, total in own], axis=1) for own in sums])
             if self.logarithms:
                 _check_positive(means)
@@ -148,10 +148,10 @@ class _Contrasts(Quantity):
             parts.append(change.reshape(-1, *change.shape[2:]))
         return np.concatenate(parts).transpose(2, 0, 1)
 
-    def at_rows(self, beta: Array, shares: Array) -> Array:
+    def at_rows(self, beta: Array, more: Array, shares: Array) -> Array:
         parts = []
         for designs in self.designs:
-            means = np.stack([self.family.mean(beta.T @ x.T) for x in designs])[..., None]
+            means = np.stack([self.family.mean(beta.T @ x.T, more[:, None]) for x in designs])[..., None]
             if self.logarithms:
                 # derivatives of the logarithms of averages; (value, outcome, row, group)
                 averages = means[..., 0] @ shares

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pandas as pd
@@ -20,12 +20,18 @@ from iwbayes.analyst.arguments import check_release
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample, weighted_sample
 from iwbayes.analyst.fit_record import check_recorded_weights
 from iwbayes.analyst.regression.design_record import read_design, recorded_design
+from iwbayes.analyst.regression.model import build_model
 from iwbayes.models.design import Design
 from iwbayes.models.design_spec import DesignSpec
+from iwbayes.models.weighted_rows import WeightedRows
 from iwbayes.release import Release
 from iwbayes.schema import Binary
 from iwbayes.schema.columns import _Whole
 from iwbayes.utils import checks
+from iwbayes.utils.arrays import Array
+
+if TYPE_CHECKING:
+    from iwbayes.analyst.inference.model_posterior import ModelPosterior
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +63,20 @@ class FittedRows:
         weight_draw = _weight_draw(idata, release, posterior.sizes["chain"] * posterior.sizes["draw"])
         return cls(posterior, recorded, design, sample, release, frame, weight_draw, fit_record(idata))
 
+    def model_of(self, sample: WeightedSample) -> RowScores:
+        """Return the model of these rows, with the weights of a sample."""
+        if self.design.fast:
+            return _FastRows(WeightedRows(self.design, sample.weights))
+        return _BuiltRows(self._built.with_weights(sample.weights))
+
+    @cached_property
+    def _built(self) -> ModelPosterior:
+        from iwbayes.analyst.inference.model_posterior import ModelPosterior
+        from iwbayes.analyst.weighting.reweight import reweight
+
+        model = build_model(self.design, self.sample.weights)  # priors do not enter scores
+        return ModelPosterior(reweight(model, np.ones(len(self.design.rows))))
+
     def parts(self) -> list[tuple[NDArray[np.intp], WeightedSample]]:
         """Return for each weight draw the indices of its posterior draws, and the rows with its weights."""
         if self.weight_draw is None:
@@ -84,6 +104,8 @@ class FittedRows:
         """Return the levels of a predictor, reference first, or None for a number outside ``C(...)``."""
         if name in self.recorded.predictor_levels:
             return self.recorded.predictor_levels[name]
+        if name in self.recorded.only_groups:
+            return tuple(sorted(self.frame[name].unique().tolist()))
         if isinstance(self.recorded.schema[name], Binary):
             return (0, 1)  # Binary columns with other levels are categorical
         pattern = rf"(?<!\w){re.escape(name)}(?!\w)"
@@ -134,6 +156,47 @@ class FittedRows:
         return [int(value) if whole else float(value) for value in found]
 
 
+class RowScores(Protocol):
+    """A model of rows, as averages over these rows need it, at parameters theta (p,)."""
+
+    def scores(self, theta: Array) -> Array:
+        """Return the unweighted score of each row (row, p)."""
+
+    def mean_curvature(self, theta: Array) -> Array:
+        """Return minus the weighted mean of the Hessians of the log likelihoods of rows (p, p)."""
+
+    def curvatures(self, theta: Array, rows: NDArray[np.intp], left: Array, right: Array) -> Array:
+        """Return minus the second derivatives of rows (n,) along pairs of directions (p, q): (n, q)."""
+
+
+@dataclass(frozen=True, eq=False)
+class _FastRows:
+    rows: WeightedRows
+
+    def scores(self, theta: Array) -> Array:
+        return self.rows.row_scores(theta)
+
+    def mean_curvature(self, theta: Array) -> Array:
+        return np.asarray(-self.rows.derivatives(theta)[2] / self.rows.weights.sum())
+
+    def curvatures(self, theta: Array, rows: NDArray[np.intp], left: Array, right: Array) -> Array:
+        return self.rows.at(rows).row_curvatures(theta, left, right)
+
+
+@dataclass(frozen=True, eq=False)
+class _BuiltRows:
+    posterior: ModelPosterior
+
+    def scores(self, theta: Array) -> Array:
+        return self.posterior.scores(theta)
+
+    def mean_curvature(self, theta: Array) -> Array:
+        return -self.posterior.likelihood(theta)[1] / float(self.posterior.weights.sum())
+
+    def curvatures(self, theta: Array, rows: NDArray[np.intp], left: Array, right: Array) -> Array:
+        return self.posterior.curvatures(theta, rows, left, right)
+
+
 def is_number(value: Any) -> bool:
     """Return whether a value is a finite number."""
     return checks.is_real(value) and math.isfinite(value)
@@ -141,7 +204,7 @@ def is_number(value: Any) -> bool:
 
 def outcome_coords(design: DesignSpec, *, linear: bool = False) -> dict[str, list[str]]:
     """Return dimension and levels of a categorical response, or {}; for linear predictors without the first level."""
-    if not design.family.by_level:
+    if not (design.family.by_level if linear else design.family.has_levels):
         return {}
     kind, levels = ("reduced_dim", design.levels[1:]) if linear else ("dim", design.levels)
     return {f"{design.name}_{kind}": list(levels)}
@@ -184,7 +247,7 @@ def _own_rows(
     if not np.array_equal(response.shape, design.y.shape) or not np.allclose(response, design.y, rtol=1e-6, atol=0):
         raise ValueError(f"the observed values of {design.name!r} must equal the values in the release; {other}")
     frame = recorded.ready(release.synthetic.frame.iloc[design.rows])
-    if design.columns != recorded.columns or not np.allclose(recorded.matrix(frame), design.x):
+    if design.columns != recorded.columns or not np.allclose(recorded.matrix(frame), design.full):
         raise ValueError(f"the recorded design must equal the design of the rows of the release; {other}")
     return design, frame
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
 import xarray as xr
+from numpy.typing import NDArray
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.derived import derived_attributes, derived_record, gradient_of
@@ -34,6 +36,7 @@ def predictions(
     *,
     conditional: str | Sequence[str] | Mapping[str, Any] | None = None,
     kind: Kind = "mean",
+    sample_new_groups: bool = False,
     random_seed: int | np.random.Generator | None = None,
 ) -> arviz_compat.ArvizObject:
     """Predict rows from the posterior of a fit: new rows, or a grid over some columns.
@@ -51,11 +54,15 @@ def predictions(
         ``{"age": [20, 40, 60], "group": None}``. Other numbers are fixed at their weighted mean in the release (rounded
         for whole numbers), and other columns with levels at the level with the largest weight.
     kind : {"mean", "response", "linear"}, default "mean"
-        "mean": E[y | x], for bernoulli the probability of the second level, for categorical that of each level.
+        "mean": E[y | x], for bernoulli the probability of the second level, for categorical and cumulative that of each
+        level, for binomial that of a success in one trial.
         "response": responses drawn from the family at each posterior draw; responses with levels are codes.
         "linear": linear predictors, for categorical one per level except the first.
+    sample_new_groups : bool, default False
+        Whether rows may have groups that are not in the fit, of group-specific effects such as ``(1|g)``. Their effects
+        are drawn from the distribution of the groups, one for each group and posterior draw.
     random_seed : int, numpy.random.Generator or None
-        Seed or generator for kind="response".
+        Seed or generator for kind="response" and new groups.
 
     Returns
     -------
@@ -97,50 +104,107 @@ def predictions(
     design, names = read_design(posterior), list[str]()
     if isinstance(newdata, Release):
         newdata, names = _grid(FittedRows.of(idata, newdata), conditional)
-    frame = design.ready(newdata)
-    x, beta = design.matrix(frame), design.coefficients(posterior)
+    frame, rng = design.ready(newdata, new_groups=sample_new_groups), np.random.default_rng(random_seed)
+    theta, x = design.pack(posterior), design.matrix(frame)
+    extra = _new_groups(design, posterior, frame, rng)
+    at = _At(design, x, extra, None if design.trials is None or kind != "response" else design.trials_of(newdata))
     with one_blas_thread():
-        values = _evaluated(design, beta, x, "linear" if kind == "response" else kind)
-        if kind == "response":
-            values = design.family.draw(values, design.auxiliary_draws(posterior), np.random.default_rng(random_seed))
-            values = values[None]
+        values = at.evaluated(theta, kind) if kind != "response" else at.drawn(theta, rng)[None]
     dataset = _labelled(design, posterior, values, kind, frame)
     groups = {"predictions" if kind == "response" else "posterior": dataset}
     if (of_fit := fit_record(idata)) is not None:
-        groups["calibration"] = _judged(design, posterior, of_fit, dataset[design.name], x, kind)
+        groups["calibration"] = _judged(at, theta, of_fit, dataset[design.name], kind)
     dataset.attrs.update(kind=kind, **({"conditional": names} if names else {}))
     dataset.attrs.update(derived_attributes(groups.get("calibration"), posterior.attrs))
     return arviz_compat.make(groups, dataset.attrs)
 
 
-def _evaluated(design: DesignSpec, beta: Array, x: Array, kind: str) -> Array:
-    """Return linear predictors, or means, (outcome, draw, row) for beta (draw, column, predictor)."""
-    eta = np.tensordot(beta, x, axes=(1, 1)).transpose(1, 0, 2)
-    return eta if kind == "linear" else design.family.mean(eta)
+@dataclass(frozen=True, eq=False)
+class _At:
+    """Rows to predict."""
+
+    design: DesignSpec
+    x: Array  # (row, column)
+    extra: Array | None  # (draw, row, predictor): effects of groups that were not in the fit
+    trials: Array | None  # (row,)
+
+    def evaluated(self, theta: Array, kind: str, draws: slice = slice(None)) -> Array:
+        """Return linear predictors, or means, (outcome, draw, row) at theta (draw, p), with some draws of `extra`."""
+        beta, more = self.design.split(theta)
+        eta = np.tensordot(beta, self.x, axes=(1, 1)).transpose(1, 0, 2)
+        if self.extra is not None:
+            eta = eta + self.extra[draws].transpose(2, 0, 1)
+        return eta if kind == "linear" else self.design.family.mean(eta, more[:, :, None])
+
+    def drawn(self, theta: Array, rng: np.random.Generator) -> Array:
+        """Draw responses (draw, row)."""
+        more = self.design.split(theta)[1][:, :, None]
+        if self.trials is not None:
+            more = np.concatenate([more + np.zeros_like(self.trials), np.tile(self.trials, (1, len(theta), 1))])
+        return self.design.family.draw(self.evaluated(theta, "linear"), more, rng)
+
+    @property
+    def in_new_groups(self) -> NDArray[np.bool_]:
+        """Rows (row,) with an effect of a group that was not in the fit."""
+        return np.zeros(len(self.x), dtype=bool) if self.extra is None else self.extra.any(axis=(0, 2))
 
 
-def _judged(
-    design: DesignSpec, posterior: xr.Dataset, of_fit: xr.Dataset, found: xr.DataArray, x: Array, kind: str
-) -> xr.Dataset:
-    """Return the record of predictions at the rows x (row, column); new responses are also judged as the scale is."""
-    theta, shape = design.pack(posterior), design.coefficients(posterior)[0].shape
+def _new_groups(
+    design: DesignSpec, posterior: xr.Dataset, frame: pd.DataFrame, rng: np.random.Generator
+) -> Array | None:
+    """Draw effects of groups that were not in the fit, (draw, row, predictor); None if there are none."""
+    n_draws, total = posterior.sizes["chain"] * posterior.sizes["draw"], None
+    for own in design.effects:
+        new = np.flatnonzero(own.codes(frame) < 0)
+        if not len(new):
+            continue
+        cells = frame[list(own.factors)].iloc[new].astype(str)
+        group = cells.groupby(list(own.factors), sort=False).ngroup().to_numpy()
+        values = own.values(frame)[new]
+        total = np.zeros((n_draws, len(frame), design.n_predictors)) if total is None else total
+        for term in own.terms:
+            scale = design.scale_draws(posterior, own, term)[:, :, None]  # (draw, column, 1, predictor)
+            effects = scale * rng.normal(size=(n_draws, scale.shape[1], group.max() + 1, design.n_predictors))
+            total[:, new] += np.einsum("ij,sjik->sik", values[:, term.columns], effects[:, :, group])
+    return total
+
+
+def _judged(at: _At, theta: Array, of_fit: xr.Dataset, found: xr.DataArray, kind: str) -> xr.Dataset:
+    """Return the record of predictions.
+
+    New responses are also judged as auxiliary parameters are, and rows of new groups, at effects of zero, as scales.
+    """
+    design, known = at.design, replace(at, extra=None)
 
     def values(points: Array) -> Array:
-        beta = points[:, : math.prod(shape)].reshape(-1, *shape)
-        return np.moveaxis(_evaluated(design, beta, x, kind), 0, -1).reshape(len(points), -1)
+        shown = "linear" if kind == "linear" else "mean"
+        return np.moveaxis(known.evaluated(points, shown), 0, -1).reshape(len(points), -1)
 
     gradient = gradient_of(values, theta.mean(axis=0), theta.std(axis=0))
     sd = np.sqrt(np.einsum("ij,jk,ik->i", gradient, np.atleast_2d(np.cov(theta, rowvar=False)), gradient))
-    labels: list[Sequence[Any]] = [range(len(x)), *outcome_coords(design, linear=kind == "linear").values()]
+    outcomes = {} if kind == "response" else outcome_coords(design, linear=kind == "linear")
+    labels: list[Sequence[Any]] = [range(len(at.x)), *outcomes.values()]
     names = [f"{found.name}[{', '.join(map(str, at))}]" for at in itertools.product(*labels)]
-    record = derived_record(names, gradient, sd, of_fit)
-    own = of_fit["calibrated"].to_numpy()[len(theta[0]) - (design.auxiliary is not None) :]
-    if kind == "response" and not own.all():
-        why = f"new responses depend on {design.auxiliary}, which is not calibrated; see diagnose(release, idata)."
-        # the reasons of their means stay
-        said = [[*filter(None, record.attrs[name].split("\n")), why] for name in ("reasons", "reasons_of_fit")]
-        record = with_verdict(record, Judgement(np.zeros(len(names), dtype=bool), *said))
-    return record
+    if kind == "response":  # a response depends on all outcomes of its row
+        gradient, sd = (part.reshape(len(at.x), -1, *part.shape[1:])[:, -1] for part in (gradient, sd))
+    record, good = derived_record(names, gradient, sd, of_fit), of_fit["calibrated"].to_numpy()
+    n_more = len(design.split(theta[:1])[1])
+    n_scales = theta.shape[1] - n_more - design.n_coefficients
+    of_more, of_scales = good[len(good) - n_more :], good[len(good) - n_more - n_scales : len(good) - n_more]
+    bad, why = np.zeros(len(names), dtype=bool), list[str]()
+    if kind == "response" and not of_more.all():
+        bad[:] = True
+        why.append(f"new responses depend on {', '.join(design.auxiliaries)}")
+    if (new := np.repeat(at.in_new_groups, len(names) // len(at.x))).any() and not of_scales.all():
+        bad |= new
+        why.append(f"effects of new groups depend on {', '.join(design.scales)}")
+    if not why:
+        return record
+    texts = [f"{text}, which is not calibrated; see diagnose(release, idata)." for text in why]
+    # the reasons of their means stay
+    said = [[*filter(None, record.attrs[name].split("\n")), *texts] for name in ("reasons", "reasons_of_fit")]
+    of_fit_too = said[1] if bad.all() else [*filter(None, record.attrs["reasons_of_fit"].split("\n"))]
+    return with_verdict(record, Judgement(record["calibrated"].to_numpy() & ~bad, said[0], of_fit_too))
 
 
 def _grid(fitted: FittedRows, conditional: Any) -> tuple[pd.DataFrame, list[str]]:
@@ -190,7 +254,7 @@ def _labelled(design: DesignSpec, posterior: xr.Dataset, values: Array, kind: st
     if kind != "response":
         coords |= outcome_coords(design, linear=kind == "linear")
     array = np.moveaxis(values, 0, -1).reshape([len(own) for own in coords.values()])
-    whole = kind == "response" and not design.family.continuous
+    whole = kind == "response" and not design.family.real
     variable = xr.DataArray(array.astype(np.int64) if whole else array, coords, list(coords))
     if design.levels:
         variable.attrs["levels"] = list(design.levels)

@@ -13,6 +13,7 @@ from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.derived import derived_attributes, of_parameters
 from iwbayes.analyst.calibration.record import NOT_CALIBRATED
 from iwbayes.analyst.quantities.fitted_rows import fit_record, fitted_posterior
+from iwbayes.analyst.regression.design_record import recorded_terms
 from iwbayes.models.families import FAMILIES
 from iwbayes.utils import checks
 
@@ -72,6 +73,8 @@ def odds_ratios(
             "the coefficients directly, or slopes and comparisons."
         )
     names = [str(name) for name in posterior.data_vars if name not in ("Intercept", NOT_CALIBRATED)]
+    if recorded := recorded_terms(posterior):
+        names = [name for name in names if name in recorded]
     if not names:
         raise ValueError(
             f"the formula must have a term besides the intercept; got {attrs['formula']!r}. Add a predictor."

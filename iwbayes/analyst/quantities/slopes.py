@@ -110,20 +110,20 @@ class _Slopes(Quantity):
     x: Array  # (row, column)
     changes: Array  # (row, variable, column): derivative of the design matrix in each predictor
 
-    def average(self, beta: Array, shares: Array) -> Array:
+    def average(self, beta: Array, more: Array, shares: Array) -> Array:
         # coefficients multiply averages of the mean's gradient times the matrix's changes
         def factors(rows: slice) -> Array:
             return (shares[rows, :, None, None] * self.changes[rows, None]).reshape(rows.stop - rows.start, -1)
 
         found = []
-        for draws, total in sums_over_rows(self.family.mean_gradient, self.x, beta, factors):
+        for draws, total in sums_over_rows(self.family.mean_gradient, self.x, beta, more, factors):
             sums = total.reshape(*total.shape[:3], shares.shape[1], *self.changes.shape[1:])
             found.append(np.einsum("oksgvc,sck->gvos", sums, beta[draws]))
         slopes = np.concatenate(found, axis=3)
         return slopes.reshape(shares.shape[1], -1, len(beta))
 
-    def at_rows(self, beta: Array, shares: Array) -> Array:
-        gradient = self.family.mean_gradient(beta.T @ self.x.T)
+    def at_rows(self, beta: Array, more: Array, shares: Array) -> Array:
+        gradient = self.family.mean_gradient(beta.T @ self.x.T, more[:, None])
         slopes = np.einsum("oki,ivc,ck->ivo", gradient, self.changes, beta, optimize=True)
         return slopes.reshape(len(self.x), 1, -1)
 

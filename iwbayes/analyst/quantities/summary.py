@@ -38,7 +38,7 @@ def summary(
         Result of :func:`~iwbayes.fit`, :func:`~iwbayes.calibrate`, :func:`~iwbayes.slopes`,
         :func:`~iwbayes.predictions` or another function of this package, or of ``pm.sample``.
     var_names : str or sequence of str, optional
-        Variables, all by default.
+        Variables, or scalars such as ``c[level]``; all by default.
     prob : float, default 0.9
         Probability of the equal-tailed intervals, in (0, 1). Verdicts were studied for 0.9.
     kind : {"stats", "diagnostics", "all"}, default "stats"
@@ -76,9 +76,12 @@ def summary(
         raise ValueError("the ArviZ object must have the group posterior or predictions. Pass a complete result.")
     names = [var_names] if isinstance(var_names, str) else None if var_names is None else list(var_names)
     known = [str(name) for name in arviz_compat.group(idata, group).data_vars if name != NOT_CALIBRATED]
-    if unknown := [name for name in names or () if name not in known]:
+    table = arviz_compat.summary(idata, known, group=group, prob=prob)
+    flat = list(map(str, table.index))
+    if unknown := [name for name in names or () if name not in {*known, *flat}]:
         raise ValueError(f"var_names must name variables of the {group}; got {unknown}. It has {known}.")
-    table = arviz_compat.summary(idata, known if names is None else names, group=group, prob=prob)
+    if names is not None:
+        table = table[[name in names or name.split("[")[0] in names for name in flat]]
     stats = [name for name in table.columns if name not in _DIAGNOSTICS]
     if round_to != "none":
         table = _rounded(table, stats, round_to)

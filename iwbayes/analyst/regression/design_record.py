@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import xarray as xr
-from formulaic import Formula, ModelSpec
+from formulaic import ModelSpec
 from formulaic.parser.types import Factor
 
 from iwbayes.analyst.fit_record import _RECORDED
-from iwbayes.models.design import Design, build_design
-from iwbayes.models.design_spec import DesignSpec, Term
+from iwbayes.models.design import Design, build_design, read_sides
+from iwbayes.models.design_spec import DesignSpec, GroupEffects, Term
 from iwbayes.models.families import get_family
 from iwbayes.release import Release
 from iwbayes.schema import Schema
@@ -37,19 +38,25 @@ def record_design(design: Design, frame: pd.DataFrame) -> str:
         "schema": design.schema.to_dict(),
         "name": design.name,
         "levels": list(design.levels),
-        "terms": [[t.name, t.columns.stop - t.columns.start, _encoded(t.labels)] for t in design.terms],
+        "terms": _term_records(design.terms),
         "predictors": list(design.predictors),
         "columns": list(design.columns),
         "occurring": {name: _encoded(levels) for name, levels in design.predictor_levels.items()},
-        "categories": {
-            str(expr): _encoded(state["categories"])
-            for expr, (_, state) in design.model_spec.encoder_state.items()
-            if "categories" in state
-        },
+        "trials": design.trials,
     }
     try:
-        states = design.model_spec.transform_state.items()
-        content["transforms"] = {str(expr): _encoded(state) for expr, state in states}
+        content["spec"] = _spec_record(design.model_spec)
+        content["offset"] = None if design.offset is None else _spec_record(design.offset)
+        content["effects"] = [
+            {
+                "factors": list(own.factors),
+                "groups": _encoded(own.groups),
+                "terms": _term_records(own.terms),
+                "spec": _spec_record(own.spec),
+                "columns": list(own.columns),
+            }
+            for own in design.effects
+        ]
         text = json.dumps(content)
     except TypeError as error:
         reason = f"a transformation has a state that cannot be stored as JSON ({error})"
@@ -83,7 +90,7 @@ def _works(text: str, design: Design, frame: pd.DataFrame) -> bool:
     recorded = _spec(json.loads(text), design.formula, design.family.name)
     try:
         parts = ((rows, recorded.matrix(recorded.ready(used.iloc[rows]))) for rows in tried)
-        return all(np.allclose(x, design.x[rows], rtol=1e-9, atol=1e-12) for rows, x in parts)
+        return all(np.allclose(x, design.full[rows], rtol=1e-9, atol=1e-12) for rows, x in parts)
     except (TypeError, ValueError):
         return False
 
@@ -91,11 +98,6 @@ def _works(text: str, design: Design, frame: pd.DataFrame) -> bool:
 def read_design(posterior: xr.Dataset) -> DesignSpec:
     """Read the design that :func:`~iwbayes.fit` recorded; a ValueError if there is none for new rows."""
     absent = [key for key in ("formula", "family", "design") if key not in posterior.attrs]
-    if "built_by" in posterior.attrs:
-        raise ValueError(
-            f"the model must have a recorded design; {posterior.attrs['formula']!r} was built by Bambi and has none. "
-            "Build it again with bambi.Model(..., center_predictors=False, noncentered=False), and use bambi.interpret."
-        )
     if absent:
         raise ValueError(
             f"the posterior must come from fit, which records the design; its attributes {absent} are missing. For "
@@ -115,10 +117,37 @@ def read_design(posterior: xr.Dataset) -> DesignSpec:
     return _spec(content, formula, str(posterior.attrs["family"]))
 
 
-def _spec(content: Any, formula: str, family: str) -> DesignSpec:
-    schema = Schema.from_dict(content["schema"])
-    spec = ModelSpec(
-        formula=Formula(formula, _context={"__formulaic_variables_available__": list(schema.names)}).rhs,
+def recorded_terms(posterior: xr.Dataset) -> list[str]:
+    """Return the names of the common terms of a fit; empty if they are not recorded."""
+    content = json.loads(str(posterior.attrs.get("design", "{}")))
+    return [str(name) for name, *_ in content.get("terms", [])]
+
+
+def _term_records(terms: Sequence[Term]) -> list[Any]:
+    return [[term.name, term.columns.stop - term.columns.start, _encoded(term.labels)] for term in terms]
+
+
+def _terms(records: Any) -> tuple[Term, ...]:
+    stop, terms = 0, []
+    for name, n, labels in records:
+        terms.append(Term(name, slice(stop, stop + n), None if labels is None else tuple(labels)))
+        stop += n
+    return tuple(terms)
+
+
+def _spec_record(spec: ModelSpec) -> dict[str, Any]:
+    """Return the state of the transformations and levels of a model matrix."""
+    states = {str(expr): state for expr, (_, state) in spec.encoder_state.items()}
+    return {
+        "categories": {expr: _encoded(own["categories"]) for expr, own in states.items() if "categories" in own},
+        "transforms": {str(expr): _encoded(state) for expr, state in spec.transform_state.items()},
+    }
+
+
+def _model_spec(content: Any, side: Any) -> ModelSpec:
+    """Return the specification of one side of a formula, from its record."""
+    return ModelSpec(
+        formula=side,
         na_action="ignore",
         transform_state={expr: _decoded(state) for expr, state in content["transforms"].items()},
         encoder_state={
@@ -126,21 +155,35 @@ def _spec(content: Any, formula: str, family: str) -> DesignSpec:
             for expr, levels in content["categories"].items()
         },
     )
-    stop, terms = 0, []
-    for name, n, labels in content["terms"]:
-        terms.append(Term(name, slice(stop, stop + n), None if labels is None else tuple(labels)))
-        stop += n
+
+
+def _spec(content: Any, formula: str, family: str) -> DesignSpec:
+    schema = Schema.from_dict(content["schema"])
+    sides = read_sides(formula, schema)
+    effects = (
+        GroupEffects(
+            tuple(own["factors"]),
+            tuple(map(tuple, _decoded(own["groups"]))),
+            _terms(own["terms"]),
+            _model_spec(own["spec"], side),
+            tuple(own["columns"]),
+        )
+        for own, side in zip(content["effects"], sides.groups, strict=True)
+    )
     return DesignSpec(
         formula=formula,
         family=get_family(family),
         name=content["name"],
         levels=tuple(content["levels"]),
-        terms=tuple(terms),
+        terms=_terms(content["terms"]),
         schema=schema,
         predictors=tuple(content["predictors"]),
-        model_spec=spec,
+        model_spec=_model_spec(content["spec"], sides.plain.rhs),
         columns=tuple(content["columns"]),
         predictor_levels={name: tuple(levels) for name, levels in content["occurring"].items()},
+        effects=tuple(effects),
+        offset=None if content["offset"] is None else _model_spec(content["offset"], sides.offset),
+        trials=content["trials"],
     )
 
 

@@ -10,7 +10,7 @@ those of the response for gaussian and t; for gamma m_y is the logarithm of its 
   if it is independent of the columns of other terms), so the prior of a rare level is no wider than of a common one.
 * Intercept | b ~ Normal(m_y - sum_j m_j b_j, 2.5 s_y), so that of the centred design is Normal(m_y, 2.5 s_y).
 * Thresholds of the family cumulative, at the means of the columns: Normal(-2 to 2, 2.5).
-* sigma of the families gaussian and t: HalfStudentT(4, s_y). alpha and nu have Bambi's default priors.
+* sigma of the families gaussian and t: HalfStudentT(4, s_y). alpha, nu and psi have Bambi's default priors.
 * Scale of group-specific effects: HalfNormal(2.5 s_y) for the intercept, HalfNormal(2.5 s_y / s_j) for slopes.
 
 A prior given by name replaces the default prior of that coefficient, for the column without centring. A prior given for
@@ -19,30 +19,62 @@ Intercept is the prior of the intercept itself, at which all columns are zero.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from iwbayes.analyst.regression.built_by_bambi import build, is_beyond
-from iwbayes.models.design import Design, Term, build_design
-from iwbayes.models.families import Family, FamilyName
-from iwbayes.models.priors import SIGMA_DOF, Density, LogPrior, PriorScales, prior_scales
+from iwbayes.models.design import Design, build_design
+from iwbayes.models.design_spec import GroupEffects, Term
+from iwbayes.models.families import FAMILIES, Family, FamilyName
+from iwbayes.models.priors import SCALE, SIGMA_DOF, Density, LogPrior, PriorScales, column_scales, prior_scales
+from iwbayes.utils.arrays import Array
+from iwbayes.utils.warnings import IwbayesWarning
 
 if TYPE_CHECKING:
     import pymc as pm
 
 Priors = Mapping[str, Any]
 #: (module pymc, name, eta, aux, observed, dims) -> add the response of a family to the current model. eta is a tensor
-#: (row,), or (row, predictor) for a categorical response.
+#: (row,), or (row, predictor) for a categorical response; aux are the auxiliary parameters, and numbers of trials.
 _OBSERVED: dict[str, Callable[..., Any]] = {
-    "bernoulli": lambda pm, name, eta, aux, **data: pm.Bernoulli(name, logit_p=eta, **data),
-    "gaussian": lambda pm, name, eta, aux, **data: pm.Normal(name, mu=eta, sigma=aux, **data),
-    "poisson": lambda pm, name, eta, aux, **data: pm.Poisson(name, mu=pm.math.exp(eta), **data),
-    "categorical": lambda pm, name, eta, aux, **data: pm.Categorical(
+    "bernoulli": lambda pm, name, eta, **data: pm.Bernoulli(name, logit_p=eta, **data),
+    "gaussian": lambda pm, name, eta, sigma, **data: pm.Normal(name, mu=eta, sigma=sigma, **data),
+    "poisson": lambda pm, name, eta, **data: pm.Poisson(name, mu=pm.math.exp(eta), **data),
+    "categorical": lambda pm, name, eta, **data: pm.Categorical(
         name, logit_p=pm.math.concatenate([pm.math.zeros_like(eta[:, :1]), eta], axis=1), **data
     ),
+    "negativebinomial": lambda pm, name, eta, alpha, **data: pm.NegativeBinomial(
+        name, mu=pm.math.exp(eta), alpha=alpha, **data
+    ),
+    "zero_inflated_poisson": lambda pm, name, eta, psi, **data: pm.ZeroInflatedPoisson(
+        name, psi=psi, mu=pm.math.exp(eta), **data
+    ),
+    "zero_inflated_negativebinomial": lambda pm, name, eta, psi, alpha, **data: pm.ZeroInflatedNegativeBinomial(
+        name, psi=psi, mu=pm.math.exp(eta), alpha=alpha, **data
+    ),
+    "hurdle_poisson": lambda pm, name, eta, psi, **data: pm.HurdlePoisson(name, psi=psi, mu=pm.math.exp(eta), **data),
+    # the density of pm.HurdleNegativeBinomial has no second derivatives
+    "hurdle_negativebinomial": lambda pm, name, eta, psi, alpha, **data: pm.CustomDist(
+        name, psi, eta, alpha, logp=_hurdle_log_density, random=_hurdle_draw, dtype="int64", **data
+    ),
+    "gamma": lambda pm, name, eta, alpha, **data: pm.Gamma(name, alpha=alpha, beta=alpha / pm.math.exp(eta), **data),
+    "t": lambda pm, name, eta, sigma, nu, **data: pm.StudentT(name, nu=nu, mu=eta, sigma=sigma, **data),
+    "binomial": lambda pm, name, eta, trials, **data: pm.Binomial(name, n=trials, logit_p=eta, **data),
+    "cumulative": lambda pm, name, eta, threshold, **data: pm.OrderedLogistic(
+        name, eta=eta, cutpoints=threshold, compute_p=False, **data
+    ),
 }
+#: (module pymc, scale of the response) -> default prior of an auxiliary parameter.
+_AUXILIARY: dict[str, Callable[..., Any]] = {
+    "sigma": lambda pm, scale: pm.HalfStudentT.dist(nu=SIGMA_DOF, sigma=scale),
+    "alpha": lambda pm, scale: pm.HalfCauchy.dist(1.0),
+    "nu": lambda pm, scale: pm.Gamma.dist(2.0, 0.1),
+    "psi": lambda pm, scale: pm.Beta.dist(2.0, 2.0),
+}
+#: A slope of group-specific effects whose mean is more than this many standard deviations from zero.
+_FAR = 5.0
 
 
 def regression(
@@ -69,8 +101,6 @@ def regression(
     ------
     TypeError, ValueError
         If the formula, family, response or a prior is invalid.
-    ModuleNotFoundError
-        If Bambi must build the model and is not installed.
 
     Warns
     -----
@@ -90,39 +120,132 @@ def regression(
     ['x', 'Intercept']
     >>> weighted = iw.reweight(model, release.weights, total=release.n_private)
     """
-    if is_beyond(formula, family):
-        return build(formula, release, family, priors)[0]
     synthetic = release.synthetic
     design = build_design(formula, synthetic.frame, synthetic.schema, family)
-    return build_model(design, prior_scales(design, np.asarray(release.weights.values)[design.rows]), priors)
+    return build_model(design, np.asarray(release.weights.values)[design.rows], priors)
 
 
-def build_model(design: Design, scales: PriorScales, priors: Priors | None = None) -> pm.Model:
-    """Build the PyMC model of a design. Given priors replace default priors by name."""
+def build_model(design: Design, weights: Array, priors: Priors | None = None) -> pm.Model:
+    """Build the PyMC model of a design, with weights (row,) for the default priors. Given priors replace them by name.
+
+    Free variables are in the order of `DesignSpec.pack`, if the design is not of the fast path.
+    """
     import pymc as pm
     import pytensor.tensor as pt
 
-    given = _checked(design, priors)
-    columns = list(design.parameter_names[: design.x.shape[1]])
+    scales, given = prior_scales(design, weights), _checked(design, priors)
+    n_columns = design.x.shape[1]
+    columns = list(design.parameter_names[:n_columns])
     if design.n_predictors > 1 or design.response_dim:
-        columns = [str(j) for j in range(design.x.shape[1])]
+        columns = [str(j) for j in range(n_columns)]
     coords = {**design.coords, "row": design.rows, "column": columns}
     with pm.Model(coords=coords) as model:
-        x = pm.Data("design matrix", design.x, dims=("row", "column"))
         blocks: dict[str, Any] = {}
-        # the intercept comes last because its default prior depends on the slopes
-        for term in sorted(design.terms, key=lambda term: term.name == "Intercept"):
-            blocks[term.name] = _coefficients(design, term, scales, given.get(term.name), blocks)
-        eta = x @ pt.concatenate([blocks[term.name] for term in design.terms], axis=0)
-        aux = design.auxiliary
-        if aux in given:
-            aux = model.register_rv(_sized(given[aux], ()), aux)
-        elif aux:
-            aux = pm.HalfStudentT(aux, nu=SIGMA_DOF, sigma=scales.response_sd)
+        eta: Any = 0.0
+        if n_columns:
+            x = pm.Data("design matrix", design.x, dims=("row", "column"))
+            # the intercept comes last because its default prior depends on the slopes
+            for term in sorted(design.terms, key=lambda term: term.name == "Intercept"):
+                blocks[term.name] = _coefficients(design, term, scales, given.get(term.name), blocks)
+            eta = x @ pt.concatenate([blocks[term.name] for term in design.terms], axis=0)
+        for own in design.effects:
+            eta = eta + _effects(design, own, scales.response_sd, weights, given)
+        if design.offset is not None:
+            eta = eta + pm.Data("offset", design.full[:, -1], dims="row")[:, None]
+        aux = _auxiliaries(design, scales, given, blocks)
+        if design.trials is not None:
+            aux["trials"] = pm.Data("trials", design.n_trials.astype(np.int64), dims="row")
         predictor = eta if design.response_dim else eta[:, 0]
-        response = design.y if design.family.continuous else design.y.astype(np.int64)
-        _OBSERVED[design.family.name](pm, design.name, predictor, aux, observed=response, dims="row")
+        response = design.y if design.family.real else design.y.astype(np.int64)
+        _OBSERVED[design.family.name](pm, design.name, predictor, **aux, observed=response, dims="row")
+    if not design.fast:
+        names = [term.name for term in design.terms]
+        names += [own.variable(term) for own in design.effects for term in own.terms]
+        names += [*design.scales, *design.auxiliaries]
+        model.free_RVs.sort(key=lambda variable: names.index(variable.name))
     return model
+
+
+def _hurdle_log_density(value: Any, psi: Any, eta: Any, alpha: Any) -> Any:
+    """Return the log density of negative binomial counts that are zero with probability 1 - psi."""
+    import pymc as pm
+    import pytensor.tensor as pt
+
+    zero = -alpha * pt.log1p(pt.exp(eta) / alpha)
+    above = pm.logp(pm.NegativeBinomial.dist(mu=pt.exp(eta), alpha=alpha), value) - pt.log1mexp(zero)
+    return pt.switch(pt.eq(value, 0), pt.log1p(-psi), pt.log(psi) + above)
+
+
+def _hurdle_draw(psi: Any, eta: Any, alpha: Any, rng: Any = None, size: Any = None) -> Any:
+    """Draw such counts."""
+    psi, eta, alpha = (
+        np.broadcast_to(each, np.broadcast_shapes(np.shape(eta), size or ())) for each in (psi, eta, alpha)
+    )
+    return FAMILIES["hurdle_negativebinomial"].draw(eta[None], np.stack([psi, alpha]), rng).astype(np.int64)
+
+
+def _auxiliaries(design: Design, scales: PriorScales, given: dict[str, Any], slopes: dict[str, Any]) -> dict[str, Any]:
+    """Add the auxiliary parameters to the current model; return them by the names of the family."""
+    import pymc as pm
+
+    found, model = dict[str, Any](), pm.modelcontext(None)
+    for name, own in zip(design.auxiliaries, design.family.auxiliaries, strict=True):
+        dims: tuple[str, ...] = ()
+        shape: tuple[int, ...] = ()
+        options: dict[str, Any] = {}
+        if own.transform == "ordered":
+            dims, shape = (f"{name}_dim",), (len(design.levels) - 1,)
+            location: Any = np.linspace(-2, 2, len(design.levels) - 1)
+            for term in design.terms:
+                location = location + scales.center[term.columns] @ slopes[term.name][:, 0]
+            prior = pm.Normal.dist(location, SCALE)
+            options["default_transform"] = pm.distributions.transforms.ordered
+        else:
+            prior = _AUXILIARY[own.name](pm, scales.response_sd)
+        found[own.name] = model.register_rv(_sized(given.get(name, prior), shape), name, dims=dims or None, **options)
+    return found
+
+
+def _effects(design: Design, own: GroupEffects, response_sd: float, weights: Array, given: dict[str, Any]) -> Any:
+    """Add group-specific effects to the current model; return their sum (row, predictor)."""
+    import pymc as pm
+    import pytensor.tensor as pt
+
+    model, share = pm.modelcontext(None), weights / weights.sum()
+    code = pm.Data(f"group of {own.name}", own.codes(design.frame), dims="row")
+    values, total = own.values(design.frame), 0.0
+    for term in own.terms:
+        name, part = own.variable(term), values[:, term.columns]
+        for dim, labels in own.coords(term).items():
+            if dim not in model.coords:
+                model.add_coord(dim, list(labels))
+        _warn_far(own, term, part)
+        scale = np.ones(1) if term.name == "Intercept" else column_scales(part, share, [])[1]
+        outer = tuple(dim for dim in own.coords(term) if dim != f"{own.name}__factor_dim")
+        levels = (design.response_dim,) if design.response_dim else ()
+        shape = tuple(len(model.coords[dim]) for dim in (*outer, *levels))
+        sd = np.broadcast_to((SCALE * response_sd / scale)[:, None], (len(scale), design.n_predictors)).reshape(shape)
+        prior = given.get(f"{name}_sigma", pm.HalfNormal.dist(sd))
+        sigma = model.register_rv(_sized(prior, shape), f"{name}_sigma", dims=(*outer, *levels) or None)
+        effects = pm.Normal(name, 0.0, sigma, dims=(f"{own.name}__factor_dim", *outer, *levels))
+        whole: Any = effects.reshape((len(own.groups), part.shape[1], design.n_predictors))[code]
+        x = pm.Data(f"columns of {name}", part) if term.name != "Intercept" else pt.ones((len(part), 1))
+        total = total + sum(x[:, j, None] * whole[:, j] for j in range(part.shape[1]))
+    return total
+
+
+def _warn_far(own: GroupEffects, term: Term, part: Array) -> None:
+    """Warn of slopes whose predictor does not vary around zero, where the effects of the intercept are defined."""
+    if part.shape[1] != 1 or term.name == "Intercept" or not abs(np.mean(part)) > _FAR * np.std(part) > 0:
+        return
+    center = np.format_float_positional(float(f"{np.mean(part):.3g}"), trim="-")
+    warnings.warn(
+        f"the values of {term.name!r} in ({term.name}|{own.name}) are far from zero (mean {center}, standard deviation "
+        f"{np.std(part):.2g}), where the group effects of the intercept are defined. Their default prior hardly allows "
+        f"lines that differ. Write (I({term.name} - {center})|{own.name}).",
+        IwbayesWarning,
+        stacklevel=6,
+    )
 
 
 def _coefficients(design: Design, term: Term, scales: PriorScales, prior: Any, slopes: Mapping[str, Any]) -> Any:
@@ -149,7 +272,7 @@ def _coefficients(design: Design, term: Term, scales: PriorScales, prior: Any, s
 def log_prior(design: Design, scales: PriorScales, priors: Priors | None = None) -> LogPrior:
     """Return the joint prior of a regression in numpy; given priors replace default priors by name."""
     shapes = {term.name: design.shape(term) for term in design.terms}
-    given = {}
+    given: dict[Any, Density] = {}
     for name, prior in _checked(design, priors).items():
         given[name] = _density(prior, shapes.get(name, ()), positive=name == design.auxiliary)
     return LogPrior(design, scales, given)
@@ -163,7 +286,7 @@ def _checked(design: Design, priors: Priors | None) -> dict[str, Any]:
     from pytensor.tensor.random.op import RandomVariable
     from pytensor.tensor.random.type import RandomType
 
-    names = [term.name for term in design.terms] + [name for name in (design.auxiliary,) if name]
+    names = [term.name for term in design.terms] + [*design.scales, *design.auxiliaries]
     if unknown := sorted(set(priors) - set(names)):
         raise ValueError(f"priors must name parameters of the model; got {unknown}. Use names from {names}.")
     for name, prior in priors.items():

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from iwbayes.analyst.inference.weighted_posterior import OF_A_DRAW, Mode, WeightedPosterior
 from iwbayes.analyst.regression.design_record import record_design
 from iwbayes.analyst.regression.model import log_prior
-from iwbayes.models.design import Design, build_design, other_rows
+from iwbayes.models.design import Design, other_rows
 from iwbayes.models.design_weight import DesignWeight
 from iwbayes.models.priors import LogPrior, prior_scales
 from iwbayes.models.weighted_rows import WeightedRows, maxima, merge_draws
@@ -53,17 +53,10 @@ class RegressionProblem:
 
     @classmethod
     def of(
-        cls,
-        formula: str,
-        release: Release,
-        family: Any,
-        priors: Any,
-        weights: Weights,
-        design_weight: str | None = None,
+        cls, design: Design, release: Release, priors: Any, weights: Weights, design_weight: str | None = None
     ) -> RegressionProblem:
-        """Build the design, priors and weights; the arguments are those of `fit`."""
+        """Put priors and weights to a design of the fast path; the arguments are those of `fit`."""
         frame = release.synthetic.frame
-        design = build_design(formula, frame, release.synthetic.schema, family)
         values = np.asarray(weights.draw_values)
         values = values * (release.n_private / values.sum(axis=1, keepdims=True))
         if not np.all(values[:, design.rows].sum(axis=1) > 0):
@@ -74,9 +67,6 @@ class RegressionProblem:
             DesignWeight.check(design_weight, release.synthetic.schema, design.name)
             survey = Survey(DesignWeight.of(design_weight, frame, averaged)).on(frame)
         prior = log_prior(design, prior_scales(design, (averaged * survey.factors)[design.rows]), priors)
-        numbers = design.y if design.family.continuous else design.y.astype(np.int64)
-        levels = {"levels": list(design.levels)} if design.levels else {}
-        observed = xr.Dataset({design.name: ("row", numbers, levels)}, coords={"row": design.rows})
         attributes = {
             "rows_left_out": design.n_rows - len(design.rows),
             "share_left_out": float(np.delete(averaged, design.rows).sum() / averaged.sum()),
@@ -84,7 +74,7 @@ class RegressionProblem:
         }
         posterior = RegressionPosterior(design, prior, averaged, survey)
         attributes |= posterior.facts
-        return cls(posterior, formula, design.family.name, len(design.rows), observed, attributes)
+        return cls(posterior, design.formula, design.family.name, len(design.rows), observed_of(design), attributes)
 
     def log_likelihoods(self, posterior: xr.Dataset, theta: Array) -> dict[str, xr.Dataset]:
         """Return groups of the unweighted and weighted log likelihood of each row, at draws theta (chain, draw, p)."""
@@ -96,6 +86,13 @@ class RegressionProblem:
         coords = {"chain": posterior["chain"], "draw": posterior["draw"], "row": design.rows}
         plain = xr.Dataset({design.name: (tuple(coords), values)}, coords=coords)
         return {"log_likelihood": plain, "log_likelihood_weighted": plain * xr.DataArray(rows.weights, dims="row")}
+
+
+def observed_of(design: Design) -> xr.Dataset:
+    """Return the response of the rows used; levels are codes, with the levels as an attribute."""
+    numbers = design.y if design.family.real else design.y.astype(np.int64)
+    levels = {"levels": list(design.levels)} if design.levels else {}
+    return xr.Dataset({design.name: ("row", numbers, levels)}, coords={"row": design.rows})
 
 
 class RegressionPosterior(WeightedPosterior):

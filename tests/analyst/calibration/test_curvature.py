@@ -7,7 +7,7 @@ import pandas as pd
 import pymc as pm
 import pytest
 from factories import make_release, simulate
-from posterior_tools import as_tilt
+from posterior_tools import as_tilt, problem_of
 
 import iwbayes as iw
 from iwbayes.analyst.calibration.measure import Estimates, Slope
@@ -15,7 +15,6 @@ from iwbayes.analyst.calibration.measures.curvature_error import curvature_error
 from iwbayes.analyst.calibration.meat import Misfit
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
 from iwbayes.analyst.inference.weighted_posterior import WeightedPosterior
-from iwbayes.analyst.regression.regression_posterior import RegressionProblem
 from iwbayes.analyst.released_tilt import OtherMeans
 from iwbayes.evidence import FeatureMap
 from iwbayes.evidence.measurement import ASSUMED_MISFIT
@@ -163,7 +162,7 @@ FAMILIES = {"bernoulli": "z ~ x + y", "categorical": "g ~ x + y", "gaussian": "y
 @pytest.mark.parametrize("family", FAMILIES)
 def test_curvatures_of_rows_are_second_derivatives(family):
     release = make_release()
-    posterior = RegressionProblem.of(FAMILIES[family], release, family, None, release.weights).posterior
+    posterior = problem_of(FAMILIES[family], release, family).posterior
     mode = posterior.mode()
     directions = np.random.default_rng(6).normal(size=(len(mode.theta), 3))
     directions /= np.sqrt(np.trace(mode.curvature) / release.n_private)

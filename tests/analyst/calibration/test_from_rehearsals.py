@@ -13,6 +13,7 @@ import pytest
 import xarray as xr
 from factories import seeded_release, simulated_table
 from numpy.testing import assert_allclose
+from posterior_tools import problem_of
 from scipy import stats
 
 import iwbayes as iw
@@ -23,7 +24,6 @@ from iwbayes.analyst.calibration.from_rehearsals import Rehearsed, rehearse_esti
 from iwbayes.analyst.calibration.meat import Misfit, misfit_of_generator, misfit_of_rows
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
 from iwbayes.analyst.inference.nuts import SamplingSettings
-from iwbayes.analyst.regression.regression_posterior import RegressionProblem
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.models.design import build_design, other_rows
 from iwbayes.release.rehearsals import Rehearsals
@@ -55,7 +55,7 @@ def record_of(idata):
 
 
 def posterior_of(release, formula=FORMULA):
-    problem = RegressionProblem.of(formula, release, None, None, release.weights)
+    problem = problem_of(formula, release)
     return problem.posterior
 
 

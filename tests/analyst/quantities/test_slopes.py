@@ -147,17 +147,19 @@ def test_blocks_do_not_matter(average, monkeypatch):
             np.testing.assert_allclose(found[name], values, rtol=1e-11, atol=1e-14)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_gradients_of_means_are_their_differences(family):
-    eta = np.random.default_rng(0).normal(size=(3 if family == "categorical" else 1, 40)) * 3
-    gradient, step = FAMILIES[family].mean_gradient(eta), 1e-5
+@pytest.mark.parametrize("name", FAMILIES)
+def test_gradients_of_means_are_their_differences(name):
+    rng, family = np.random.default_rng(0), FAMILIES[name]
+    eta = rng.normal(size=(3 if name == "categorical" else 1, 40)) * 3
+    more = rng.uniform(0.2, 0.9, (4, 1)).cumsum(axis=0)[: 4 if family.ordinal else len(family.auxiliaries)]
+    gradient, step = family.mean_gradient(eta, more), 1e-5
     for index in range(len(eta)):
         shift = np.zeros_like(eta)
         shift[index] = step
-        numeric = (FAMILIES[family].mean(eta + shift) - FAMILIES[family].mean(eta - shift)) / (2 * step)
+        numeric = (family.mean(eta + shift, more) - family.mean(eta - shift, more)) / (2 * step)
         np.testing.assert_allclose(gradient[:, index], numeric, rtol=1e-6, atol=1e-9)
-    far = np.array([[-2000.0, 0.0, 2000.0]]) * np.ones((len(eta), 1))
-    assert np.isfinite(FAMILIES[family].mean(far)).all() and np.isfinite(FAMILIES[family].mean_gradient(far)).all()
+    far = np.array([[-2000.0, -20.0, 0.0, 2000.0]]) * np.ones((len(eta), 1))
+    assert np.isfinite(family.mean(far, more)).all() and np.isfinite(family.mean_gradient(far, more)).all()
 
 
 # derivatives of the design

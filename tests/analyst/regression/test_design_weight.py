@@ -3,9 +3,9 @@
 import numpy as np
 import pandas as pd
 import pytest
+from posterior_tools import problem_of
 
 import iwbayes as iw
-from iwbayes.analyst.regression.regression_posterior import RegressionProblem
 from iwbayes.models.regression_scores import RegressionModel
 
 SCHEMA = iw.Schema(
@@ -57,7 +57,7 @@ def test_a_posterior_is_that_of_rows_repeated_by_their_design_weights(family):
 def test_scores_and_curvatures_are_those_of_the_weighted_likelihood(family):
     table = rows()
     release = release_of(table, LOG_WEIGHTS)
-    posterior = RegressionProblem.of(MODELS[family], release, family, None, release.weights, "w").posterior
+    posterior = problem_of(MODELS[family], release, family, "w").posterior
     theta = posterior.mode().theta + 0.05
     prior, _ = posterior.prior(theta)
     np.testing.assert_allclose(posterior.weights @ posterior.scores(theta) + prior, posterior.gradient(theta)[1])
@@ -143,5 +143,5 @@ def test_the_response_is_no_design_weight_and_functions_have_none():
         iw.fit("w ~ x", release, family="poisson", design_weight="w")
     with pytest.raises(ValueError, match="omitted for a function"):
         iw.model(lambda frame: None, design_weight="w")
-    with pytest.raises(ValueError, match="models without Bambi"):
+    with pytest.raises(ValueError, match="design_weight is for the families"):
         iw.fit("y ~ x + (1|b)", release, design_weight="w")

@@ -6,10 +6,11 @@ import pytest
 from scipy import stats
 from scipy.special import expit, softmax
 
-from iwbayes.models.families import FAMILIES, get_family
+from iwbayes.models.families import FAMILIES, FastFamily, get_family
 from iwbayes.schema import Binary, Categorical, Integer, Real
 
 RNG = np.random.default_rng(20)
+FAST = {name: family for name, family in FAMILIES.items() if isinstance(family, FastFamily)}
 N = 40
 SIGMA = 1.7
 CASES = {
@@ -31,7 +32,7 @@ def reference(name, eta, y):
     return np.log(p[y.astype(int), np.arange(len(y))])
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", FAST)
 def test_log_density_matches_scipy(name):
     eta, y, aux = CASES[name]
     np.testing.assert_allclose(FAMILIES[name].log_density(eta, y, aux), reference(name, eta, y), rtol=1e-11)
@@ -48,7 +49,7 @@ def differences(function, eta, aux, step=1e-5):
     return np.stack(rows)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", FAST)
 def test_score_and_hessian_match_finite_differences(name):
     family = FAMILIES[name]
     eta, y, aux = CASES[name]
@@ -62,7 +63,7 @@ def test_score_and_hessian_match_finite_differences(name):
     np.testing.assert_allclose(hessian, numeric, rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILIES if FAMILIES[name].cumulant])
+@pytest.mark.parametrize("name", [name for name, family in FAST.items() if family.cumulant])
 def test_canonical_form_gives_the_log_density_up_to_a_constant_of_y(name):
     family = FAMILIES[name]
     eta, y, aux = CASES[name]
@@ -75,7 +76,7 @@ def test_canonical_form_gives_the_log_density_up_to_a_constant_of_y(name):
     np.testing.assert_allclose(canonical(eta) - canonical(other), expected, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", FAST)
 @pytest.mark.parametrize("size", [40.0, 900.0])
 def test_extreme_predictors_stay_finite(name, size):
     family = FAMILIES[name]
@@ -96,7 +97,7 @@ def test_tails_of_bernoulli_and_categorical_are_exact():
         np.testing.assert_allclose(FAMILIES[name].hessian(eta, wrong, 0.0)[0, 0], -np.exp(-50.0), rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.start])
+@pytest.mark.parametrize("name", [name for name, family in FAST.items() if family.start])
 def test_start_is_the_mode_without_columns(name):
     family = FAMILIES[name]
     eta, y, _ = CASES[name]
@@ -104,6 +105,68 @@ def test_start_is_the_mode_without_columns(name):
     start = family.start(y, w, len(eta))
     score = family.score(np.repeat(start[:, None], N, axis=1), y, 0.0) @ w
     np.testing.assert_allclose(score / w.sum(), 0.0, atol=1e-5)
+
+
+ETA = 0.6  # predictor of the laws below, for one draw and one row; and auxiliary parameters
+ALPHA, PSI, NU, TRIALS = 1.4, 0.7, 5.0, 6
+CUTS = np.array([-1.0, 0.5, 2.0])
+
+
+def above_zero(law):
+    """Mean and variance of a share PSI of counts that are not zero, and zeros."""
+    counts = np.arange(1, 4000)
+    shares = law.pmf(counts) / (1 - law.pmf(0)) * PSI
+    mean = shares @ counts
+    return mean, shares @ counts**2 - mean**2
+
+
+def inflated(law):
+    mean = PSI * law.mean()
+    return mean, PSI * (law.var() + law.mean() ** 2) - mean**2
+
+
+COUNTS = stats.nbinom(ALPHA, ALPHA / (ALPHA + np.exp(ETA)))
+#: Mean and variance of a response, and auxiliary parameters.
+LAWS = {
+    "bernoulli": (stats.bernoulli(expit(ETA)).stats(), []),
+    "gaussian": ((ETA, SIGMA**2), [SIGMA]),
+    "poisson": (stats.poisson(np.exp(ETA)).stats(), []),
+    "negativebinomial": (COUNTS.stats(), [ALPHA]),
+    "zero_inflated_poisson": (inflated(stats.poisson(np.exp(ETA))), [PSI]),
+    "zero_inflated_negativebinomial": (inflated(COUNTS), [PSI, ALPHA]),
+    "hurdle_poisson": (above_zero(stats.poisson(np.exp(ETA))), [PSI]),
+    "hurdle_negativebinomial": (above_zero(COUNTS), [PSI, ALPHA]),
+    "gamma": (stats.gamma(ALPHA, scale=np.exp(ETA) / ALPHA).stats(), [ALPHA]),
+    "t": (stats.t(NU, ETA, SIGMA).stats(), [SIGMA, NU]),
+    "binomial": (stats.binom(TRIALS, expit(ETA)).stats(), [TRIALS]),
+}
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_means_and_draws_are_those_of_scipy(name):
+    (mean, variance), more = LAWS[name]
+    more = np.array(more, dtype=float).reshape(-1, 1, 1)
+    n = 200_000
+    eta = np.full((1, 2, n // 2), ETA)
+    family = FAMILIES[name]
+    found = family.mean(eta[:, :, :1], more)[0, 0, 0]
+    np.testing.assert_allclose(found, mean / TRIALS if name == "binomial" else mean, rtol=1e-8)
+    draws = family.draw(eta, more, np.random.default_rng(1))
+    assert draws.shape == (2, n // 2)
+    assert abs(draws.mean() - mean) < 5 * np.sqrt(variance / n)
+    assert abs(draws.var() / variance - 1) < 0.08
+
+
+def test_levels_of_ordered_and_unordered_responses():
+    cases = {"categorical": (np.array([0.5, -1.0]), []), "cumulative": (np.array([ETA]), CUTS)}
+    for name, (eta, more) in cases.items():
+        wide, more = np.tile(eta[:, None, None], (1, 1, 100_000)), np.array(more).reshape(-1, 1, 1)
+        p = FAMILIES[name].mean(wide[:, :, :1], more)[:, 0, 0]
+        exact = softmax([0.0, *eta]) if name == "categorical" else np.diff(expit([-np.inf, *(CUTS - ETA), np.inf]))
+        np.testing.assert_allclose(p, exact, rtol=1e-10)
+        draws = FAMILIES[name].draw(wide, more, np.random.default_rng(1))
+        shares = np.bincount(draws[0].astype(int), minlength=len(p)) / draws.size
+        assert (abs(shares - p) < 5 * np.sqrt(p * (1 - p) / draws.size)).all()
 
 
 def levels(column, codes):

@@ -8,14 +8,14 @@ import pymc as pm
 import pytest
 from factories import OTHER_SCHEMA as SCHEMA
 from factories import make_statement, release_of, simulate_other
-from posterior_tools import grid_posterior
+from posterior_tools import grid_posterior, problem_of
 from scipy.special import expit
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.fit import fit
 from iwbayes.analyst.inference.weight_draws import importance_draws
-from iwbayes.analyst.regression.regression_posterior import RegressionProblem, find_modes
+from iwbayes.analyst.regression.regression_posterior import find_modes
 from iwbayes.evidence import FeatureMap
 from iwbayes.evidence.distributions import GaussianDistribution
 from iwbayes.evidence.formulas import model_terms
@@ -216,7 +216,7 @@ def test_laplace_agrees_with_nuts(formula, family):
 @pytest.mark.parametrize(("formula", "family"), FORMULAS)
 def test_what_nuts_asks_for_is_the_density_of_the_proposals_and_its_gradient(formula, family):
     release = make_release(n=50)
-    posterior = RegressionProblem.of(formula, release, family, None, release.weights).posterior
+    posterior = problem_of(formula, release, family).posterior
     theta = np.random.default_rng(0).normal(size=len(posterior.names)) * 0.4
     value, gradient = posterior.gradient(theta)
     np.testing.assert_allclose(value, posterior.log_densities(theta[None])[0], rtol=1e-12)

@@ -197,7 +197,7 @@ CASES = [
 def test_numpy_posterior_is_the_density_of_the_pymc_model(formula, family, kind):
     found = design(formula, family)
     scales = prior_scales(found, RELEASE.weights.values)
-    model = build_model(found, scales, given_priors(kind) if kind else None)
+    model = build_model(found, RELEASE.weights.values, given_priors(kind) if kind else None)
     prior = log_prior(found, scales, given_priors(kind) if kind else None)
     theta = np.random.default_rng(1).normal(size=(3, found.n_parameters)) * 0.3
     density = model.compile_logp(mode=Mode(linker="py", optimizer=None))
