@@ -46,7 +46,7 @@ def journeys(extras: list[str]) -> dict[str, list[list[str]]]:
 
 
 def code(run_by: list[str], cells: list[Block]) -> list[str]:
-    return [*run_by, "\n".join(cell.code for cell in cells)]
+    return [*run_by, "\n".join(cell.code for cell in cells if not cell.missing)]
 
 
 def beyond(extras: list[str]) -> set[str]:

@@ -55,6 +55,8 @@ class Design(DesignSpec):
     @cached_property
     def full(self) -> Array:
         """Design matrix (row, column) with the columns of group-specific effects and the offset."""
+        if not self.effects and self.offset is None:
+            return self.x
         return np.concatenate([self.x, *self.more_columns(self.frame)], axis=1)
 
     @cached_property

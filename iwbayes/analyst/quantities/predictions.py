@@ -146,7 +146,8 @@ class _At:
     @property
     def in_new_groups(self) -> NDArray[np.bool_]:
         """Rows (row,) with an effect of a group that was not in the fit."""
-        return np.zeros(len(self.x), dtype=bool) if self.extra is None else self.extra.any(axis=(0, 2))
+        none = np.zeros(len(self.x), dtype=np.bool_)
+        return none if self.extra is None else np.asarray(np.any(self.extra, axis=(0, 2)), dtype=np.bool_)
 
 
 def _new_groups(
