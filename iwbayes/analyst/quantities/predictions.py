@@ -183,11 +183,8 @@ def _judged(at: _At, theta: Array, of_fit: xr.Dataset, found: xr.DataArray, kind
 
     gradient = gradient_of(values, theta.mean(axis=0), theta.std(axis=0))
     sd = np.sqrt(np.einsum("ij,jk,ik->i", gradient, np.atleast_2d(np.cov(theta, rowvar=False)), gradient))
-    outcomes = {} if kind == "response" else outcome_coords(design, linear=kind == "linear")
-    labels: list[Sequence[Any]] = [range(len(at.x)), *outcomes.values()]
-    names = [f"{found.name}[{', '.join(map(str, at))}]" for at in itertools.product(*labels)]
-    if kind == "response":  # a response depends on all outcomes of its row
-        gradient, sd = (part.reshape(len(at.x), -1, *part.shape[1:])[:, -1] for part in (gradient, sd))
+    labels: list[Sequence[Any]] = [range(len(at.x)), *outcome_coords(design, linear=kind == "linear").values()]
+    names = [f"{found.name}[{', '.join(map(str, index))}]" for index in itertools.product(*labels)]
     record, good = derived_record(names, gradient, sd, of_fit), of_fit["calibrated"].to_numpy()
     n_more = len(design.split(theta[:1])[1])
     n_scales = theta.shape[1] - n_more - design.n_coefficients

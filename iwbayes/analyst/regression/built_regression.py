@@ -45,12 +45,12 @@ class BuiltRegression:
     def of(cls, design: Design, release: Release, priors: Any, weights: Weights) -> BuiltRegression:
         """Build and weight the model of a design. The arguments are those of `fit`."""
         from iwbayes.analyst.inference.model_posterior import ModelPosterior
-        from iwbayes.analyst.weighting.release_rows import check_model
+        from iwbayes.analyst.weighting.release_rows import GROWING, check_size
         from iwbayes.analyst.weighting.reweight import reweight
 
         model = build_model(design, np.asarray(release.weights.values), priors)
-        weighted = reweight(model, release)
-        check_model(weighted, release)
+        weighted = reweight(model, release.weights, total=release.n_private)
+        check_size(weighted, len(design.rows), GROWING)
         posterior = ModelPosterior(weighted, weights.n_draws)
         attributes: dict[str, Any] = {"rows_left_out": 0, "share_left_out": 0.0}
         attributes["design"] = record_design(design, release.synthetic.frame)

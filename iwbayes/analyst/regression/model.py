@@ -151,10 +151,10 @@ def build_model(design: Design, weights: Array, priors: Priors | None = None) ->
         for own in design.effects:
             eta = eta + _effects(design, own, scales.response_sd, weights, given)
         if design.offset is not None:
-            eta = eta + pm.Data("offset", design.full[:, -1], dims="row")[:, None]
+            eta = eta + pm.Data(f"offset of {design.name}", design.full[:, -1], dims="row")[:, None]
         aux = _auxiliaries(design, scales, given, blocks)
         if design.trials is not None:
-            aux["trials"] = pm.Data("trials", design.n_trials.astype(np.int64), dims="row")
+            aux["trials"] = pm.Data(f"trials of {design.name}", design.n_trials.astype(np.int64), dims="row")
         predictor = eta if design.response_dim else eta[:, 0]
         response = design.y if design.family.real else design.y.astype(np.int64)
         _OBSERVED[design.family.name](pm, design.name, predictor, **aux, observed=response, dims="row")

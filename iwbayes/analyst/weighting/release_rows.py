@@ -30,6 +30,13 @@ _DEGREE = 3
 _ROUNDING = 1e-9
 
 
+#: Why a model with a variable that grows with the rows cannot be calibrated.
+GROWING = (
+    ", so its posterior has no normal limit that a sandwich covariance could describe. Marginalise row-level effects "
+    "out, or exclude rows with missing values by giving them weight zero."
+)
+
+
 def check_weighted_rows(
     model: pm.Model, release: Release, growing: str, shapes: Mapping[str, tuple[int, ...]] | None = None
 ) -> None:
@@ -49,6 +56,11 @@ def check_weighted_rows(
                 "synthetic rows of this release, in their order."
             )
     check_rows(model, targets, release)
+    check_size(model, n_rows, growing, shapes)
+
+
+def check_size(model: pm.Model, n_rows: int, growing: str, shapes: Mapping[str, tuple[int, ...]] | None = None) -> None:
+    """Raise a ValueError if a free variable grows with the rows; see `check_weighted_rows`."""
     if shapes is None:
         point = model.initial_point(0)
         shapes = {rv.name: np.shape(point[model.rvs_to_values[rv].name]) for rv in model.free_RVs}
@@ -63,11 +75,7 @@ def check_model(model: pm.Model, release: Release, shapes: Mapping[str, tuple[in
     if model.discrete_value_vars:
         names = ", ".join(sorted(var.name for var in model.discrete_value_vars))
         raise ValueError(f"discrete variables ({names}) cannot be calibrated. Marginalise them out, or use pool().")
-    growing = (
-        ", so its posterior has no normal limit that a sandwich covariance could describe. Marginalise row-level "
-        "effects out, or exclude rows with missing values by giving them weight zero."
-    )
-    check_weighted_rows(model, release, growing, shapes)
+    check_weighted_rows(model, release, GROWING, shapes)
 
 
 def check_rows(model: pm.Model, targets: list[ObservedRows], release: Release) -> None:

@@ -246,6 +246,31 @@ def test_cells_that_no_private_row_has_are_taken_at_the_bound(release):
         regression("cost ~ x", changed, family="gamma")
 
 
+def test_rows_with_changed_cells_are_those_of_the_release(release):
+    """Successes beyond the trials are clipped, and the fit still knows its rows."""
+    frame = release.synthetic.frame.copy()
+    frame.loc[:4, "k"] = (frame.loc[:4, "n"] + 1).clip(upper=9)
+    changed = release_of(synthetic_table(frame, SCHEMA), release.weights.log_weights[0], n_private=700)
+    with pytest.warns(IwbayesWarning, match="more than n"):
+        idata = quiet("p(k, n) ~ x", changed, calibrate="none", draws=50, chains=2)
+    assert float(arviz_compat.group(idata, "posterior")["x"].mean()) > 0
+
+
+def test_columns_may_have_the_names_of_parts_of_a_model():
+    rng, names = np.random.default_rng(1), ("alpha", "offset", "trials", "psi", "x")
+    schema = Schema(*(Real(name, 0, 9) for name in names), Integer("k", 0, 9), Integer("n", 0, 9))
+    frame = pd.DataFrame({name: rng.uniform(1, 9, 50) for name in names})
+    frame = frame.assign(k=rng.integers(0, 5, 50), n=rng.integers(5, 10, 50))
+    release = release_of(synthetic_table(frame, schema), np.zeros(50), n_private=50)
+    counts = regression(
+        "k ~ alpha + trials + psi + offset(np.log(offset))", release, family="zero_inflated_negativebinomial"
+    )
+    names = ["Intercept", "alpha", "trials", "psi", "k_psi", "k_alpha"]
+    assert [rv.name for rv in counts.free_RVs] == names
+    shares = regression("p(k, n) ~ trials + offset + offset(x)", release)
+    assert [rv.name for rv in shares.free_RVs] == ["Intercept", "trials", "offset"]
+
+
 def test_two_levels_are_numbers_whose_second_is_success(release):
     model = regression("yes ~ x + (1|g)", release)
     observed = model.rvs_to_values[model.observed_RVs[0]].eval()
