@@ -234,12 +234,6 @@ class DesignSpec:
         blocks = [self._drawn(posterior, name, n * self.n_predictors) for name, n in sizes.items()]
         return self._with_offset(np.concatenate([each.reshape(len(each), -1, self.n_predictors) for each in blocks], 1))
 
-    def auxiliary_draws(self, posterior: xr.Dataset) -> Array:
-        """Return the draws of the auxiliary parameters, shape (parameter, draw of all chains)."""
-        found = [self._drawn(posterior, name) for name in self.auxiliaries]
-        n_draws = posterior.sizes["chain"] * posterior.sizes["draw"]
-        return np.concatenate([*found, np.empty((n_draws, 0))], axis=1).T
-
     @property
     def n_coefficients(self) -> int:
         """Number of coefficients in theta."""

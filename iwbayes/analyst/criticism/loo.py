@@ -82,9 +82,8 @@ class RehearsedScore:
                 "rehearsals need a result of fit of the family bernoulli, gaussian, categorical or poisson, without "
                 "offsets and group-specific effects. Fit such a formula, or omit rehearsals."
             )
-        beta, scale = design.coefficients(posterior), np.zeros(posterior.sizes["chain"] * posterior.sizes["draw"])
-        if design.auxiliary:
-            scale = np.log(design.auxiliary_draws(posterior)[0])
+        beta, theta = design.coefficients(posterior), design.pack(posterior)
+        scale = theta[:, -1] if design.auxiliary else np.zeros(len(theta))
         used = np.unique(np.linspace(0, len(beta) - 1, min(len(beta), _REHEARSED_DRAWS)).astype(int))
         return cls(design, beta[used], scale[used], total, rehearsals)
 
