@@ -131,12 +131,11 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: Fami
         )
     others = [*groups, *([] if offset is None else [offset])]
     exprs = [str(factor.expr) for side in (parsed.rhs, *others) for term in side for factor in term.factors]
-    of_groups = [name for _, names in parts.groups for name in names]
-    of_others = [*of_groups, *([parts.trials] if parts.trials else [])]
-    used = named_columns(formula, [lhs, *exprs, *of_others], schema)
-    required = {str(name) for one in (parsed, *others) for name in one.required_variables} | set(of_others)
+    used = named_columns(formula, [lhs, *exprs, *parts.apart], schema)
+    required = {str(name) for one in (parsed, *others) for name in one.required_variables} | set(parts.apart)
     if unknown := required - set(schema.names) - {"np"}:
         raise no_such_columns(formula, sorted(unknown), schema)
+    of_groups = [name for _, names in parts.groups for name in names]
     predictors = named_columns(formula.partition("~")[2], [*exprs, *of_groups], schema)
     rows = np.flatnonzero(frame[used].notna().all(axis=1))
     if len(rows) == 0:
@@ -288,12 +287,11 @@ class Sides(NamedTuple):
 def read_sides(formula: str, schema: Schema) -> Sides:
     """Read a formula with one response; raise a TypeError or ValueError if it is invalid."""
     parts = Parts.of(formula)
-    apart = [*(name for _, names in parts.groups for name in names), *([parts.trials] if parts.trials else [])]
     groups = [_one_sided(formula, text, schema) for text, _ in parts.groups]
     offset = None
     if parts.offsets:
         offset = _one_sided(formula, " + ".join(["0", *(f"I({text})" for text in parts.offsets)]), schema)
-    return Sides(parts, read_formula(parts.plain, schema, apart), groups, offset)
+    return Sides(parts, read_formula(parts.plain, schema, parts.apart), groups, offset)
 
 
 def _one_sided(formula: str, text: str, schema: Schema) -> Any:

@@ -76,10 +76,7 @@ class GroupEffects:
 
     def values(self, frame: pd.DataFrame) -> Array:
         """Return the columns of the expression (row, column)."""
-        matrix = evaluate(self.spec, frame)
-        names = [str(name) for name in matrix.columns]
-        values = matrix.to_numpy(dtype=np.float64)
-        return np.ascontiguousarray(values[:, [names.index(name) for name in self.columns]]) + 0.0
+        return _chosen(evaluate(self.spec, frame), self.columns)
 
     def matrix(self, frame: pd.DataFrame) -> Array:
         """Return columns that are those of the expression in the rows of a group: of each term, group x column."""
@@ -244,6 +241,13 @@ class DesignSpec:
         values = self._drawn(posterior, f"{own.variable(term)}_sigma", _width(term) * self.n_predictors)
         return values.reshape(len(values), _width(term), self.n_predictors)
 
+    def drawn(self, eta: Array, more: Array, trials: Array | None, rng: np.random.Generator) -> Array:
+        """Draw responses (draw, row) for eta (predictor, draw, row), `more` (parameter, draw) and trials (row,)."""
+        own = more[:, :, None]
+        if trials is not None:  # the last of the auxiliary parameters
+            own = np.concatenate([own + np.zeros_like(trials), np.broadcast_to(trials, (1, *eta.shape[1:]))])
+        return self.family.draw(eta, own, rng)
+
     def trials_of(self, newdata: pd.DataFrame) -> Array:
         """Return the numbers of trials (row,) of new rows."""
         if self.trials not in newdata:
@@ -294,10 +298,9 @@ class DesignSpec:
         """Return the design matrix (row, column), and the columns (row,) without a coefficient by name, unchecked."""
         matrix = evaluate(self.model_spec, frame)
         names, values = [str(name) for name in matrix.columns], matrix.to_numpy(dtype=np.float64)
-        own = [names.index(name) for name in self.columns]
         left_out = {*self.columns, *(["Intercept"] if self.family.ordinal else [])}
         others = {name: column for name, column in zip(names, values.T, strict=True) if name not in left_out}
-        return np.ascontiguousarray(values[:, own]) + 0.0, others
+        return _chosen(matrix, self.columns), others
 
     @contextmanager
     def refusals(self) -> Iterator[None]:
@@ -405,6 +408,13 @@ def evaluate(formula: Any, frame: pd.DataFrame) -> Any:
             f"{len(matrix)}. Use a function that returns one value per row."
         )
     return matrix
+
+
+def _chosen(matrix: Any, columns: tuple[str, ...]) -> Array:
+    """Return some columns (row, column) of a model matrix, by formulaic's names."""
+    names = [str(name) for name in matrix.columns]
+    values = matrix.to_numpy(dtype=np.float64)
+    return np.ascontiguousarray(values[:, [names.index(name) for name in columns]]) + 0.0
 
 
 def check_finite(name: str, values: Array, remedy: str = "Change the transformation.") -> None:

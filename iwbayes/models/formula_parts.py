@@ -53,6 +53,11 @@ class Parts:
         return cls(formula, response.strip(), common.strip() or "1", tuple(groups), tuple(offsets), trials)
 
     @property
+    def apart(self) -> list[str]:
+        """Columns that name groups or have numbers of trials; ``.`` does not mean them."""
+        return [*(name for _, names in self.groups for name in names), *([self.trials] if self.trials else [])]
+
+    @property
     def plain(self) -> str:
         """The formula of response and common terms."""
         special = self.groups or self.offsets or self.trials

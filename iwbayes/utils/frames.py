@@ -37,10 +37,13 @@ def to_pandas(rows: Any, name: str = "a table") -> pd.DataFrame:
         return _of_columns(rows, name)
     import narwhals as nw  # here, because most tables are frames of pandas
 
+    impossible = ValueError(
+        f"{name} ({kind}) cannot be converted to pandas. Install the newest narwhals and pyarrow, or convert it first."
+    )
     try:
         native: Any = nw.from_native(rows, pass_through=True)
     except ImportError:  # an older narwhals than the library of the frame
-        native = None
+        raise impossible from None
     if not isinstance(native, nw.DataFrame | nw.LazyFrame):
         raise TypeError(
             f"{name} must be a frame of pandas, polars, Arrow or DuckDB, or a dict of columns; got {kind}. Convert it."
@@ -51,9 +54,7 @@ def to_pandas(rows: Any, name: str = "a table") -> pd.DataFrame:
         return found
     except Exception:  # messages of libraries may quote private cells
         pass
-    raise ValueError(
-        f"{name} ({kind}) cannot be converted to pandas. Install the newest narwhals and pyarrow, or convert it first."
-    )
+    raise impossible
 
 
 def _decoded(table: Any) -> Any:

@@ -176,7 +176,5 @@ def replicates(
     """Draw responses of all rows in blocks (draw, row), for the chosen draws counted over all chains."""
     beta, more = design.split(design.pack(posterior)[chosen])
     for part in row_blocks(len(chosen), BLOCK_NUMBERS // (len(design.x) * design.n_predictors)):
-        own = more[:, part, None]
-        if design.trials is not None:
-            own = np.broadcast_to(design.n_trials, (1, part.stop - part.start, len(design.n_trials)))
-        yield design.family.draw(beta[part].transpose(2, 0, 1) @ design.full.T, own, rng)
+        eta = beta[part].transpose(2, 0, 1) @ design.full.T
+        yield design.drawn(eta, more[:, part], None if design.trials is None else design.n_trials, rng)

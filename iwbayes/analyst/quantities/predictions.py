@@ -128,20 +128,17 @@ class _At:
     extra: Array | None  # (draw, row, predictor): effects of groups that were not in the fit
     trials: Array | None  # (row,)
 
-    def evaluated(self, theta: Array, kind: str, draws: slice = slice(None)) -> Array:
-        """Return linear predictors, or means, (outcome, draw, row) at theta (draw, p), with some draws of `extra`."""
+    def evaluated(self, theta: Array, kind: str) -> Array:
+        """Return linear predictors, or means, (outcome, draw, row) at theta (draw, p)."""
         beta, more = self.design.split(theta)
         eta = np.tensordot(beta, self.x, axes=(1, 1)).transpose(1, 0, 2)
         if self.extra is not None:
-            eta = eta + self.extra[draws].transpose(2, 0, 1)
+            eta = eta + self.extra.transpose(2, 0, 1)
         return eta if kind == "linear" else self.design.family.mean(eta, more[:, :, None])
 
     def drawn(self, theta: Array, rng: np.random.Generator) -> Array:
         """Draw responses (draw, row)."""
-        more = self.design.split(theta)[1][:, :, None]
-        if self.trials is not None:
-            more = np.concatenate([more + np.zeros_like(self.trials), np.tile(self.trials, (1, len(theta), 1))])
-        return self.design.family.draw(self.evaluated(theta, "linear"), more, rng)
+        return self.design.drawn(self.evaluated(theta, "linear"), self.design.split(theta)[1], self.trials, rng)
 
     @property
     def in_new_groups(self) -> NDArray[np.bool_]:
