@@ -37,24 +37,24 @@ def to_pandas(rows: Any, name: str = "a table") -> pd.DataFrame:
         return _of_columns(rows, name)
     import narwhals as nw  # here, because most tables are frames of pandas
 
-    impossible = ValueError(
-        f"{name} ({kind}) cannot be converted to pandas. Install the newest narwhals and pyarrow, or convert it first."
-    )
     try:
         native: Any = nw.from_native(rows, pass_through=True)
-    except ImportError:  # an older narwhals than the library of the frame
-        raise impossible from None
-    if not isinstance(native, nw.DataFrame | nw.LazyFrame):
-        raise TypeError(
-            f"{name} must be a frame of pandas, polars, Arrow or DuckDB, or a dict of columns; got {kind}. Convert it."
+        if isinstance(native, nw.LazyFrame):
+            native = native.collect(backend="pyarrow")
+        known = isinstance(native, nw.DataFrame)
+        if known:
+            found: pd.DataFrame = _decoded(native.to_arrow()).to_pandas(integer_object_nulls=True)
+            return found
+    except Exception:  # its message may quote private cells
+        known = True
+    if known:
+        raise ValueError(
+            f"{name} ({kind}) cannot be converted to pandas. Install the newest narwhals and pyarrow, or convert it "
+            f"first."
         )
-    try:
-        frame = native.collect(backend="pyarrow") if isinstance(native, nw.LazyFrame) else native
-        found: pd.DataFrame = _decoded(frame.to_arrow()).to_pandas(integer_object_nulls=True)
-        return found
-    except Exception:  # messages of libraries may quote private cells
-        pass
-    raise impossible
+    raise TypeError(
+        f"{name} must be a frame of pandas, polars, Arrow or DuckDB, or a dict of columns; got {kind}. Convert it."
+    )
 
 
 def _decoded(table: Any) -> Any:
