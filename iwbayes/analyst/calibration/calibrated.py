@@ -176,7 +176,6 @@ def _single(
     A likelihood that leaves out hyperparameters is calibrated given these, and its product with the prior is sampled.
     """
     center, sd, tilt = draws.mean(axis=0), draws.std(axis=0, ddof=1), ReleasedTilt.of(release)
-    informed = posterior.in_likelihood(center)
     applied = tilt if tilt is not None and tilt.applies_to(posterior.weights) else None
     if rehearsals is not None:
         if not has_shares_of(posterior.weights, release.weights):
@@ -185,6 +184,7 @@ def _single(
                 "reweight(model, release)."
             )
         posterior, applied = posterior.movable(release.synthetic), tilt
+    informed = posterior.in_likelihood(center)
     others = None if informed.all() else GivenOthers(cast("ModelPosterior", posterior), center, informed)
     given = posterior if others is None else others
     moving = mode is not None

@@ -129,7 +129,7 @@ class _CalibratedDensity(LogDensity):
 
     def log_densities(self, theta: Array) -> Array:
         away = theta - self._mean
-        return self._prior.values(theta)[0] - 0.5 * np.einsum("ij,jk,ik->i", away, self._precision, away)
+        return self._prior.values(theta) - 0.5 * np.einsum("ij,jk,ik->i", away, self._precision, away)
 
     def gradient(self, theta: Array) -> tuple[float, Array]:
         prior, slope = self._prior.gradient(theta)

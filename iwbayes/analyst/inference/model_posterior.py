@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, cast
 
@@ -16,11 +17,14 @@ import pymc as pm
 import pytensor.tensor as pt
 import xarray as xr
 from pymc.pytensorf import join_nonshared_inputs
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import equal_computations
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
+from iwbayes.analyst.inference.row_graph import check_operations, one_row
 from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
-from iwbayes.analyst.weighting.graph_functions import Batched, CompiledWhenUsed, SmoothFunction
+from iwbayes.analyst.weighting.graph_functions import Batched, CompiledWhenUsed, CountsCalls, SmoothFunction, evaluate
 from iwbayes.analyst.weighting.observed_rows import weighted_variables
 from iwbayes.analyst.weighting.release_rows import MovableRows
 from iwbayes.analyst.weighting.reweight import common_weights, unweight
@@ -32,11 +36,11 @@ from iwbayes.utils.newton import maximise
 _GRAPH_COST = 4
 
 
-class ModelGraphs:
+class ModelGraphs(CountsCalls):
     """Graphs of an unweighted model as functions of theta, which posteriors under other weights and rows share.
 
     `names` are its observed variables with weights. `rows` (row,) is the log likelihood of each row, `likelihood` their
-    weighted sum, and `prior` all other terms. If a table is given, `held` has the data that can be set to other rows.
+    weighted sum, and `prior` all other terms. If a table is given, `held` has its data, which can be set to other rows.
     """
 
     def __init__(
@@ -56,6 +60,7 @@ class ModelGraphs:
         self.loaded: list[Array] | None = None
         if table is not None:
             self.rows, self.held = MovableRows.of(self.rows, table)
+        self._terms = [self.rows, prior]
         weights = pt.vector("weights", shape=(n_rows,))
         # rows with weight zero may have density zero
         weighted = pt.sum(pt.switch(weights > 0, weights * self.rows, 0.0))
@@ -67,6 +72,37 @@ class ModelGraphs:
         # compiled together because samplers call it thousands of times, in processes
         self.both = SmoothFunction(weighted + prior, self.theta, weights, n_rows=n_rows, n_calls=n_columns)
         self.constrained = Batched([self.theta], values, n_rows=n_others)
+
+    def equal(self, other: ModelGraphs) -> bool:
+        """Return whether others are the same functions of parameters and of data per row, whatever these data are."""
+        if self.held is None or other.held is None or self.n_rows != other.n_rows:
+            return False
+        both, inputs, others = (self, other), [], []
+        for graphs in both:
+            of_rows = [graphs.theta, *graphs.held.shared]
+            above = ancestors(graphs._terms)
+            others.append([var for var in above if isinstance(var, SharedVariable) and var not in of_rows])  # as knots
+            inputs.append([*of_rows, *others[-1]])
+        one, two = ([(name, value.shape) for name, value in graphs.point.items()] for graphs in both)
+        return (
+            one == two
+            and [len(found) for found in (inputs[0], others[0])] == [len(found) for found in (inputs[1], others[1])]
+            and all(np.array_equal(evaluate(own), evaluate(its)) for own, its in zip(*others, strict=True))
+            and equal_computations(self._terms, other._terms, *inputs)
+        )
+
+    @cached_property
+    def of_one_row(self) -> Batched:
+        """Score (row, p), log density and `defined` (row,) of rows, from their data (row, 1, ...) and theta (p,).
+
+        The graph of one row is repeated over rows, so the scores of a row depend on this row only, and no cell makes it
+        fail; see `row_graph`. It is compiled at its first call.
+        """
+        one = one_row(self.rows, self.held.shared)
+        gradient: Any = pt.grad(one.density, self.theta, disconnected_inputs="ignore")
+        outputs = [gradient, one.density, one.defined]
+        check_operations(outputs, one.inputs)
+        return Batched(one.inputs, outputs, [self.theta], n_rows=None)
 
     @cached_property
     def scores(self) -> CompiledWhenUsed:
@@ -85,10 +121,11 @@ class ModelPosterior(WeightedPosterior):
     other terms of the log density count as prior: priors, Jacobians of transforms, potentials, and observed variables
     that a dict of weights left out. Rows of weight zero are excluded from the likelihood, even if their own density is
     zero. `names` are ``b[0]``, ``sex[Male]`` with the labels of its dims, or ``sigma_log__``, PyMC's name of the
-    unconstrained value. `n_weights` is the number of weight vectors for which modes will be needed.
+    unconstrained value. `n_weights` is the number of weight vectors for which modes will be needed. With a `table` of
+    the rows, all of them with positive weights, it is movable; call `on_rows` before anything else.
     """
 
-    def __init__(self, model: pm.Model, n_weights: int = 1):
+    def __init__(self, model: pm.Model, n_weights: int = 1, table: SyntheticTable | None = None):
         if not model.free_RVs:
             raise ValueError("the model has no free variables, so there is nothing to differentiate.")
         discrete = [rv.name for rv in model.free_RVs if not rv.dtype.startswith("float")]
@@ -103,9 +140,11 @@ class ModelPosterior(WeightedPosterior):
         self._of_model = (
             unweight(model, ~self._left_out), [rv.name for rv in weighted_variables(model)], self.n_rows, n_weights
         )  # fmt: skip
-        self._graphs = ModelGraphs(*self._of_model)
+        self._graphs = ModelGraphs(*self._of_model, table)
+        self.held: MovableRows | None = self._graphs.held
         self._arrays: list[Array] | None = None
-        self.names = tuple(name for rv in model.free_RVs for name in _flat_names(model, rv, self._graphs.point))
+        self._point = self._graphs.point
+        self.names = tuple(name for rv in model.free_RVs for name in _flat_names(model, rv, self._point))
         self.size = len(self.names)
         self.cost = float(_GRAPH_COST * self.n_rows)
         self.coords = {dim: labels for dim, labels in model.coords.items() if labels is not None}
@@ -144,28 +183,42 @@ class ModelPosterior(WeightedPosterior):
             )
         other = copy(self)
         other._graphs = ModelGraphs(*self._of_model, table)
+        other.held = other._graphs.held
         return other.on_rows(table, self.weights)
 
     def on_rows(self, table: SyntheticTable, weights: np.ndarray) -> ModelPosterior:
         """Return the same model, with its prior, on other rows; those with unknown cells get weight zero."""
-        if self._graphs.held is None or len(table) != self.n_rows:
+        if self.held is None or len(table) != self.n_rows:
             raise ValueError(f"the model cannot be evaluated on {len(table)} other rows. Call movable() first.")
-        arrays, known = self._graphs.held.arrays(table.frame)
+        arrays, known = self.held.arrays(table.frame)
         other = self.with_weights(np.where(known, weights, 0.0))
         other._arrays = arrays
         return other
 
+    def served_by(self, other: ModelPosterior | None) -> ModelPosterior:
+        """Return this model with the functions of another, which exist already, if both are the same but for data.
+
+        The functions give scores, densities and modes; deterministic variables may be those of the other model.
+        """
+        if other is None or self.held is None or not self._graphs.equal(other._graphs):
+            return self
+        found = copy(self)
+        found._graphs = other._graphs
+        found._graphs.restart()
+        found.held = replace(self.held, shared=other._graphs.held.shared)
+        return found
+
     @property
     def graphs(self) -> ModelGraphs:
         """The graphs of the model, with the rows of this object loaded."""
-        if self._graphs.loaded is not self._arrays and self._graphs.held is not None:
-            self._graphs.held.put(self._arrays)
+        if self._graphs.loaded is not self._arrays and self.held is not None:
+            self.held.put(self._arrays)
             self._graphs.loaded = self._arrays
         return self._graphs
 
     def start(self) -> Array:
         """Return the model's initial point, shape (p,)."""
-        return np.concatenate([np.ravel(value) for value in self._graphs.point.values()])
+        return np.concatenate([np.ravel(value) for value in self._point.values()])
 
     def unconstrain(self, posterior: xr.Dataset) -> Array:
         """Map posterior draws to unconstrained space, shape (sample, p), draws of the first chain first."""
@@ -194,11 +247,11 @@ class ModelPosterior(WeightedPosterior):
 
     def log_likelihoods(self, theta: np.ndarray) -> Array:
         """Return weighted log likelihoods, shape (sample,), at points (sample, p)."""
-        return self.graphs.likelihood.values(self._checked(theta, 2), others=[self.weights])[0]
+        return self.graphs.likelihood.values(self._checked(theta, 2), self.weights)
 
     def log_densities(self, theta: np.ndarray) -> Array:
         """Return the weighted log density, shape (sample,), at points (sample, p), Jacobians included."""
-        return self.log_likelihoods(theta) + self.graphs.prior.values(theta)[0]
+        return self.log_likelihoods(theta) + self.graphs.prior.values(theta)
 
     def likelihood(self, theta: np.ndarray) -> tuple[Array, Array]:
         """Return gradient (p,) and Hessian (p, p), at theta (p,), of the weighted log likelihood sum_i w_i l_i."""
@@ -211,7 +264,7 @@ class ModelPosterior(WeightedPosterior):
     def likelihood_gradient(self, theta: np.ndarray, weights: Array | None = None) -> Array:
         """Return the gradient of the weighted log likelihood, shape (p,), at theta (p,)."""
         weights = self.weights if weights is None else weights
-        return np.array(self.graphs.likelihood.along(self._checked(theta), weights, np.zeros(self.size))[0])
+        return np.array(self.graphs.likelihood.along(self._checked(theta), weights, np.zeros(self.size))[1])
 
     def gradient(self, theta: np.ndarray) -> tuple[float, Array]:
         """Return the weighted log density at theta (p,) and its gradient (p,), by compiled functions."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -10,10 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pymc as pm
-import pytensor.tensor as pt
 
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
-from iwbayes.analyst.inference.row_graph import check_operations, one_row
 from iwbayes.analyst.weighting.graph_functions import Batched
 from iwbayes.analyst.weighting.release_rows import MovableRows, OfColumn, cells_of
 from iwbayes.analyst.weighting.reweight import reweight
@@ -38,6 +37,12 @@ class ModelScores:
     function: Batched
     theta: Array  # (p,), unconstrained
     levels: tuple[str, tuple[int, ...]] | None = None  # column of the response, and codes of its known levels
+
+    @classmethod
+    def of(cls, posterior: ModelPosterior, name: str, theta: Array) -> ModelScores:
+        """Return the scores of a posterior that can be evaluated on other rows."""
+        assert posterior.held is not None  # noqa: S101 - it is movable
+        return cls(name, posterior.held, posterior.graphs.of_one_row, theta)
 
     def __call__(self, frame: pd.DataFrame) -> Array:
         """Return scores (row, p): NaN in rows with cells that are unknown to the model, or outside of its domain."""
@@ -111,15 +116,17 @@ class PyMCModel:
     #: may show data that it holds.
     build: Callable[[pd.DataFrame], Any] = field(repr=False)
     name: str  # in messages and in the release
+    #: The posterior that was built last in a thread: functions of graphs must not be called by two threads at once.
+    _last: threading.local = field(default_factory=threading.local, init=False, repr=False)
 
     @lru_cache(maxsize=16)  # noqa: B019 - a check compiles a graph and is requested many times
     def check(self, schema: Schema) -> None:
         """Raise unless the scores of single rows can be computed; builds the model on rows of the schema."""
         table = trial_rows(schema)
         try:
-            posterior, held, function = self.built(table)
+            posterior = self.built(table)
             theta = posterior.start() + 0.1 * np.cos(np.arange(posterior.size))
-            one, logs = ModelScores(self.name, held, function, theta)._of(table.frame)
+            one, logs = ModelScores.of(posterior, self.name, theta)._of(table.frame)
             all_rows = posterior.scores(theta)
         except Exception as error:  # a user's function may raise anything
             said = str(error).strip().split("\n", 1)[0].rstrip(".")
@@ -137,36 +144,32 @@ class PyMCModel:
 
         Hyperparameters stay at their initial values: there may be no joint mode, and they have no scores to measure.
         """
-        posterior, held, function = self.built(synthetic)
+        posterior = self.built(synthetic)
         theta = posterior.start()
         free = posterior.in_likelihood(theta)
         few = synthetic.frame.iloc[:_FEW_ROWS]
 
         def at(weights: Array) -> ModelScores:
             theta[:] = posterior.with_weights(weights).mode(theta, free).theta
-            return ModelScores(self.name, held, function, theta.copy()).responding(few)
+            return ModelScores.of(posterior, self.name, theta.copy()).responding(few)
 
         return at
 
-    def built(self, table: SyntheticTable) -> tuple[ModelPosterior, MovableRows, Batched]:
-        """Return the posterior of the rows, the columns in the model, and the score function of single rows.
-
-        It maps arrays (row, 1, ...), and theta, to scores (row, p), log densities and `defined` (row,). The graph of
-        one row is repeated over rows, so the scores of a row depend on this row only, and no cell makes it fail.
-        """
+    def built(self, table: SyntheticTable) -> ModelPosterior:
+        """Return the posterior of the rows; its functions are those of the last rows, if only the data differ."""
         model = self.build(table.frame.copy())
         if not isinstance(model, pm.Model) and hasattr(model, "backend"):
             model.build()
             model = model.backend.model
         if not isinstance(model, pm.Model):
             raise TypeError(f"the function must return a pymc.Model or a Bambi model; got {type(model).__name__}")
-        posterior = ModelPosterior(reweight(model, np.ones(len(table)))).movable(table)
-        graphs = posterior.graphs
-        one = one_row(graphs.rows, graphs.held.shared)
-        gradient: Any = pt.grad(one.density, graphs.theta, disconnected_inputs="ignore")
-        outputs = [gradient, one.density, one.defined]
-        check_operations(outputs, one.inputs)
-        return posterior, graphs.held, Batched(one.inputs, outputs, [graphs.theta], n_rows=None)
+        ones = np.ones(len(table))
+        found = ModelPosterior(reweight(model, ones), table=table).served_by(getattr(self._last, "posterior", None))
+        self._last.posterior = found
+        return found.on_rows(table, ones)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PyMCModel, (self.build, self.name)
 
     def to_data(self) -> dict[str, Any]:
         """Return the name of the model, which a release can store; its function cannot be stored."""

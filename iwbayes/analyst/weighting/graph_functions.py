@@ -54,7 +54,17 @@ def evaluate(variable: Variable) -> np.ndarray:
     return np.asarray(interpreted([], variable)())
 
 
-class CompiledWhenUsed:
+class CountsCalls:
+    """Something made of functions that count their calls."""
+
+    def restart(self) -> None:
+        """Count from zero again, so that what is computed next does not depend on what was computed before."""
+        for part in vars(self).values():
+            if isinstance(part, CountsCalls):
+                part.restart()
+
+
+class CompiledWhenUsed(CountsCalls):
     """Function of a graph that is evaluated in Python at first, and compiled once it has been called often enough.
 
     Compiling derivatives takes seconds to minutes, and a few Newton steps in Python take less time if there are few
@@ -67,20 +77,33 @@ class CompiledWhenUsed:
         calls = 0 if n_rows is None else _WORK_IN_PYTHON // (_ROWS_OF_A_CALL + n_rows)
         self._calls, self._calls_in_python = 0, calls if calls >= max(_FEWEST_CALLS, n_calls) else 0
         self._excluded = () if n_rows != 0 else _FOR_ROWS
-        self._function: Any = None
+
+    def restart(self) -> None:
+        """Count from zero again; see `CountsCalls`."""
+        self._calls = 0
+
+    @cached_property
+    def _compiled(self) -> Any:
+        mode = get_default_mode().including("iwbayes", _OUT_OF_RANGE).excluding(*self._excluded)
+        return pytensor.function(*self._graph, mode=mode, on_unused_input="ignore")
+
+    @cached_property
+    def _interpreted(self) -> Any:
+        return interpreted(*self._graph, _STABLE_INTERPRETER.including(_OUT_OF_RANGE))
+
+    @property
+    def function(self) -> Any:
+        """The function of PyTensor for the next call."""
+        return self._interpreted if self._calls < self._calls_in_python else self._compiled
 
     def __call__(self, *values: np.ndarray) -> Any:
         """Evaluate the outputs."""
-        if self._calls == self._calls_in_python:
-            mode = get_default_mode().including("iwbayes", _OUT_OF_RANGE).excluding(*self._excluded)
-            self._function = pytensor.function(*self._graph, mode=mode, on_unused_input="ignore")
-        elif self._calls == 0:
-            self._function = interpreted(*self._graph, _STABLE_INTERPRETER.including(_OUT_OF_RANGE))
+        function = self.function
         self._calls += 1
-        return self._function(*values)
+        return function(*values)
 
 
-class Batched:
+class Batched(CountsCalls):
     """Outputs of a graph at many values of `inputs` at once, along a first axis that inputs and outputs have.
 
     `others` are inputs with one value for all. A value loops over `n_rows` rows, see `CompiledWhenUsed`.
@@ -105,7 +128,7 @@ class Batched:
         return [np.concatenate(parts) for parts in zip(*found, strict=True)]
 
 
-class SmoothFunction:
+class SmoothFunction(CountsCalls):
     """A scalar of theta (p,) and other vectors, with its derivatives by theta; functions are made on first use.
 
     A value loops over `n_rows` rows, and at least `n_calls` products of the Hessian will be needed.
@@ -116,8 +139,7 @@ class SmoothFunction:
         self._n_rows, self._n_calls = n_rows, n_calls
 
     @cached_property
-    def values(self) -> Batched:
-        """Function of many theta (sample, p), and of `others`: a list that holds the values (sample,)."""
+    def _many(self) -> Batched:
         return Batched([self._theta], [self._value], self._others, n_rows=self._n_rows)
 
     @cached_property
@@ -127,12 +149,22 @@ class SmoothFunction:
 
     @cached_property
     def along(self) -> CompiledWhenUsed:
-        """Function of theta, the other vectors and a direction: the gradient, and the Hessian times the direction."""
+        """Function of theta, the other vectors and a direction: value, gradient, and Hessian times the direction."""
         direction = pt.vector("direction", shape=self._theta.type.shape)
         gradient: Any = pt.grad(self._value, self._theta, disconnected_inputs="ignore")
         product: Any = pt.grad(pt.dot(gradient, direction), self._theta, disconnected_inputs="ignore")
         inputs = [self._theta, *self._others, direction]
-        return CompiledWhenUsed(inputs, [gradient, product], n_rows=self._n_rows, n_calls=self._n_calls)
+        outputs = [self._value, gradient, product]
+        return CompiledWhenUsed(inputs, outputs, n_rows=self._n_rows, n_calls=self._n_calls)
+
+    def values(self, theta: Array, *others: Array) -> Array:
+        """Return the values (sample,) at many theta (sample, p).
+
+        A single one takes the function that a search for the mode needs anyway, because making another takes longer.
+        """
+        if len(theta) == 1:
+            return np.array([self.along(theta[0], *others, np.zeros(theta.shape[1]))[0]])
+        return self._many(theta, others=others)[0]
 
     def gradient(self, theta: Array, *others: Array) -> tuple[float, Array]:
         """Return the value and the gradient (p,), by a compiled function."""
@@ -143,7 +175,7 @@ class SmoothFunction:
         """Return the gradient (p,) and the Hessian (p, p), column by column: graphs of whole ones may take minutes."""
         columns = []
         for direction in np.eye(len(theta)):
-            gradient, column = self.along(theta, *others, direction)
+            _, gradient, column = self.along(theta, *others, direction)
             columns.append(np.array(column))
         return np.array(gradient), symmetric(np.stack(columns, axis=1))
 

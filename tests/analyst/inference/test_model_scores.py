@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import cloudpickle
 import numpy as np
@@ -12,7 +13,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from factories import seeded_release, synthetic_table
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
@@ -391,6 +392,68 @@ def test_the_rows_of_a_trial_have_whole_dates():
     dated = iw.Schema(*SCHEMA, iw.Date("since", "2010-01-01", "2019-12-31", unit="month"))
     since = trial_rows(dated).frame["since"]
     assert since.min() == 0 and since.max() == 119
+
+
+def knots(at: float):
+    """A model with data that are not of rows, as knots of splines are."""
+
+    def build(frame: pd.DataFrame) -> pm.Model:
+        with pm.Model() as found:
+            x, knot = pm.Data("x", frame["x"]), pm.Data("knot", at)
+            b = pm.Normal("b", 0, 1)
+            pm.Normal("income", b * pm.math.maximum(x - knot, 0), 1, observed=frame["x"])
+        return found
+
+    return build
+
+
+def prior_from_rows(frame: pd.DataFrame) -> pm.Model:
+    with pm.Model() as found:
+        b = pm.Normal("b", 0, 2 + frame["x"].std())
+        pm.Normal("x", b + pm.Data("years", frame["years"]), 1, observed=frame["x"])
+    return found
+
+
+def start_from_rows(frame: pd.DataFrame) -> pm.Model:
+    """The hyperparameter stays at its initial value."""
+    with pm.Model() as found:
+        mean = pm.Normal("mean", 0, 1, initval=frame["x"].mean())
+        b = pm.Normal("b", mean, 1, shape=3)
+        group = pm.Data("group", pd.factorize(frame["g"].astype(str))[0])  # numbers in the order of the rows
+        pm.Normal("x", b[group], 1, observed=frame["x"])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "shares"),
+    [
+        (offset, offset, True), (start_from_rows, start_from_rows, True), (knots(0.5), knots(0.5), True),
+        (knots(0.5), knots(1.5), False), (prior_from_rows, prior_from_rows, False), (offset, knots(0.5), False),
+    ],
+    ids=["offset", "start", "knots", "other knots", "prior", "other model"],
+)  # fmt: skip
+def test_models_that_differ_in_their_data_only_share_functions(first, second, shares):
+    """In replays, making functions took most of the time; the scores are those of a model that was made alone."""
+    other, private = synthetic_table(rows(N, 12), SCHEMA), canonical(rows(250, 13))
+    weights, builds = np.random.default_rng(14).gamma(2.0, 1.0, N), iter([first, second])
+    model = iw.model(lambda frame: next(builds)(frame), name="both")
+    one = model.on(TABLE)(weights)
+    scores = one(private)
+    two, alone = model.on(other)(weights), iw.model(second).on(other)(weights)
+    assert (two.function is one.function) == shares
+    assert_array_equal(two.theta, alone.theta)
+    assert_array_equal(two(private), alone(private))
+    assert_array_equal(one(private), scores)  # and those of the first stay its own
+
+
+def test_threads_share_no_functions():
+    """A function of PyTensor keeps its inputs between calls, so two threads would read each other's."""
+    model, weights = iw.model(offset), np.ones(N)
+    with ThreadPoolExecutor(1) as other:
+        there = other.submit(lambda: model.on(TABLE)(weights)).result()
+    here = model.on(TABLE)(weights)
+    assert here.function is not there.function
+    assert cloudpickle.loads(cloudpickle.dumps(model)).name == "offset"
 
 
 @pytest.mark.pythons("3.12", "3.13")

@@ -200,6 +200,6 @@ def test_operations_of_parameters_alone_may_fail_because_parameters_are_public()
             pm.MvNormal("both", mean, chol=chol, observed=pm.Data("rows", both))
         return found
 
-    posterior, held, function = iw.model(build).built(TABLE)
-    scores = ModelScores("both", held, function, posterior.start())
+    posterior = iw.model(build).built(TABLE)
+    scores = ModelScores.of(posterior, "both", posterior.start())
     assert np.isfinite(scores(TABLE.frame.iloc[:5])).all()
