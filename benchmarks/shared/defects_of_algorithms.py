@@ -299,7 +299,7 @@ plant(FILE, "secrets: a cell in an error",
        "has cells that do not fit: it takes", "has cells such as {values.iloc[0]!r} that do not fit: it takes",
        "tables/test_tables.py::test_wrong_cells_are_refused_by_column_and_never_quoted")
 FILE = "utils/frames.py"
-plant(FILE, "secrets: the message of another library's frame", "quote private cells\n        pass",
+plant(FILE, "secrets: the message of another library's frame", "quote private cells\n        known = True",
        "quote private cells\n        raise",
        "utils/test_frames.py::test_an_error_while_a_lazy_frame_is_computed_quotes_nothing")
 FILE = "tables/file_formats.py"

@@ -1,4 +1,4 @@
-"""Commands for analysts: inspect, fit and report; and the demonstration."""
+"""Commands for analysts: inspect, rehearse, fit and report; and the demonstration."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from iwbayes.cli.output import (
     columns,
     errors,
     facts_of,
+    finite,
+    for_reading,
     on_terminal,
     posterior_lines,
     records,
@@ -66,6 +68,50 @@ def inspect(release: ReleaseFile, as_json: Json = False, debug: Debug = False) -
 
 
 @app.command(
+    epilog="Example:\n\n\b\n"
+    "  iwbayes rehearse people.iwb -o rehearsals --jobs 2 --seed 1\n"
+    '  iwbayes fit people.iwb "income ~ age + sex" --rehearsals rehearsals'
+)
+def rehearse(
+    release: ReleaseFile,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for the rehearsals. Those that it contains are kept.")
+    ],
+    n: Annotated[int, typer.Option("--n", "-n", help="Number of rehearsals, at least 10.")] = 40,
+    jobs: Annotated[int, typer.Option(help="Number of processes.")] = 1,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the rehearsals. A run that continues keeps the seed of its folder.")
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Repeat a release from its own rows, for intervals of any model.
+
+    Each rehearsal is saved when it ends. If the command is stopped, run it again: it continues. Rehearsals use the
+    release only, and cost no privacy.
+    """
+    with errors(debug):
+        from iwbayes.release import load
+
+        found = load(release)
+        with working("loading"):
+            from iwbayes.replaying import rehearse as repeated
+
+        try:
+            made = repeated(found, n, path=output, n_jobs=jobs, random_seed=seed, progressbar=sys.stderr.isatty())
+        except KeyboardInterrupt:
+            there = len([*output.glob("[0-9]*.iwb")])
+            said = f"interrupted: {output} contains {there} of {n} rehearsals. Run the command again to continue."
+            say(for_reading(said), err=True)
+            raise typer.Exit(130) from None
+        if as_json:
+            facts = {"path": str(output), "n": len(made), "seed": made.facts.random_seed}
+            say(json.dumps(facts | {"unmeasured_error": finite(made.misfit)}, indent=1))
+            return
+        say(for_reading(f"{output} contains {len(made)} rehearsals. Pass the folder to iwbayes fit --rehearsals."))
+
+
+@app.command(
     epilog="Examples:\n\n\b\n"
     '  iwbayes fit people.iwb "income ~ age + sex"\n'
     '  iwbayes fit people.iwb "visits ~ age" --family poisson --seed 1 \\\n'
@@ -77,8 +123,8 @@ def fit(
     family: Annotated[
         str | None,
         typer.Option(
-            help="bernoulli, gaussian, categorical, poisson, negativebinomial, t, gamma, cumulative or binomial. "
-            "Default: chosen by the type of the response column."
+            help="Such as gaussian, bernoulli, poisson, negativebinomial, zero_inflated_poisson or gamma; a wrong name "
+            "lists all. Default: chosen by the type of the response column."
         ),
     ] = None,
     design_weight: Annotated[
@@ -94,6 +140,9 @@ def fit(
     calibrate: Annotated[
         str, typer.Option(help="How to account for the noise in the weights: auto, formula, pool or none.")
     ] = "auto",
+    rehearsals: Annotated[
+        Path | None, typer.Option(help="Folder of iwbayes rehearse, for intervals by rehearsals.")
+    ] = None,
     force: Force = False,
     as_json: Json = False,
     debug: Debug = False,
@@ -113,6 +162,7 @@ def fit(
             from iwbayes.analyst.criticism.diagnose import diagnose
             from iwbayes.analyst.fit import fit as fit_posterior
             from iwbayes.analyst.quantities.summary import summary, with_stars
+            from iwbayes.release.rehearsals import Rehearsals
 
         idata = fit_posterior(
             formula,
@@ -124,6 +174,7 @@ def fit(
             chains=chains,
             random_seed=seed,
             calibrate=cast(Any, calibrate),
+            rehearsals=None if rehearsals is None else Rehearsals.load(rehearsals),
             progressbar=sys.stderr.isatty(),
         )
         used = arviz_compat.group(idata, "posterior").attrs["family"]

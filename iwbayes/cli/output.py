@@ -40,6 +40,8 @@ _OPTIONS = (
     (r"\bfor_models\b", "--for-model"),
     (r"\b(keep_declared|allow_large_delta)(?:=True)?\b", lambda m: f"--{m[1].replace('_', '-')}"),
     (r"\b(n_synthetic|rows_per_user|on_undeclared)\b", lambda m: f"--{m[1].replace('_', '-')}"),
+    (r"\brandom_seed\b", "--seed"),
+    (r"\bn_jobs\b", "--jobs"),
     (r"^drop must not name", "--drop must not name"),
 )
 

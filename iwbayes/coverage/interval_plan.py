@@ -21,7 +21,6 @@ from iwbayes.curator.plan import Plan, plan, uniform_table, warn_of_delta
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.noise import SeededNoise
-from iwbayes.curator.progress import progress
 from iwbayes.curator.protocols import Generator, WeightProvider
 from iwbayes.curator.publish import publish
 from iwbayes.curator.settings import seeded
@@ -36,6 +35,7 @@ from iwbayes.utils import checks
 from iwbayes.utils.arrays import Array
 from iwbayes.utils.display import WIDTH, fill, html_table, text_table, wrapped
 from iwbayes.utils.frames import to_pandas
+from iwbayes.utils.progress import progress
 from iwbayes.utils.threads import one_blas_thread
 from iwbayes.utils.warnings import CalibrationWarning, PrivacyWarning
 

@@ -19,7 +19,6 @@ import pandas as pd
 from iwbayes.analyst import arviz_compat
 from iwbayes.coverage.study import REFERENCE, CoverageStudy, bounds_of
 from iwbayes.curator.privacy.noise import SeededNoise
-from iwbayes.curator.progress import progress
 from iwbayes.curator.publish import publish as publish_rows
 from iwbayes.curator.settings import seeded
 from iwbayes.release import Release
@@ -27,6 +26,7 @@ from iwbayes.release.statement import PrivacyStatement
 from iwbayes.release.weights import Weights
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.utils import checks
+from iwbayes.utils.progress import progress
 from iwbayes.utils.threads import one_blas_thread
 from iwbayes.utils.warnings import CalibrationWarning
 

@@ -19,7 +19,6 @@ from iwbayes.curator.plan import ROWS_PER_PRIVATE_ROW, noise_warning
 from iwbayes.curator.privacy.accounting import check_budget, largest_scale, noise_event
 from iwbayes.curator.privacy.ledger import BudgetExceeded, Ledger
 from iwbayes.curator.privacy.noise import NoiseSource
-from iwbayes.curator.progress import stages
 from iwbayes.curator.protocols import Generator, PublicFacts, WeightProvider
 from iwbayes.curator.settings import in_words
 from iwbayes.curator.weight_providers.tilt import TiltWeights
@@ -31,6 +30,7 @@ from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.tables.released_columns import empty_columns
 from iwbayes.utils import checks
 from iwbayes.utils.display import one_line
+from iwbayes.utils.progress import stages
 from iwbayes.utils.warnings import CalibrationWarning, IwbayesWarning, WeightsWarning
 
 #: Stages of `publish`, and their relative durations with default settings, roughly.

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from iwbayes.curator.progress import progress
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.curator.weight_providers.provider import OpenFit
 from iwbayes.paper.dpsgd.parameters import Average, working_device
@@ -22,6 +21,7 @@ from iwbayes.release.statement import Event
 from iwbayes.release.weights import Weights
 from iwbayes.utils import checks
 from iwbayes.utils.arrays import Array
+from iwbayes.utils.progress import progress
 from iwbayes.utils.threads import one_torch_thread
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ import cloudpickle
 
 from iwbayes.analyst.calibration.meat import misfit_of_rows
 from iwbayes.curator.pipeline import GivenTable
-from iwbayes.curator.progress import progress
 from iwbayes.evidence.scores import ScoreModel
 from iwbayes.release import Release
 from iwbayes.release.rehearsal_folder import (
@@ -31,6 +30,7 @@ from iwbayes.release.rehearsal_folder import (
 from iwbayes.release.rehearsals import LEAST, Rehearsals, release_digest
 from iwbayes.replaying.one_replay import check_replayable, replay
 from iwbayes.utils import checks
+from iwbayes.utils.progress import progress
 from iwbayes.utils.warnings import IwbayesWarning
 
 #: Largest accepted share of failed replays.

@@ -36,48 +36,70 @@ def psislw(log_weights: ArrayLike) -> tuple[Array, float]:
     result up to rounding, except for tails that are constant or empty. ArviZ 1 differs: it rounds the length of the
     tail down, keeps weights equal to the threshold, and refuses constant or short tails.
     """
-    raw: Array = np.array(log_weights, dtype=np.float64)
+    raw = np.asarray(log_weights, dtype=np.float64)
     if raw.ndim != 1 or raw.size == 0 or np.isnan(raw).any():
         raise ValueError(f"log_weights must be one-dimensional without NaN; got shape {raw.shape}.")
-    shifted = raw - np.max(raw)  # at most 0, so the sum of exponentials cannot overflow
-    pareto_k = _smooth_tail(shifted)
-    return shifted - np.log(np.exp(shifted).sum()), pareto_k
+    smoothed, shapes = psislw_rows(raw[None])
+    return smoothed[0], float(shapes[0])
 
 
-def _smooth_tail(shifted: Array) -> float:
-    """Smooth the largest log weights of the array itself, and return the fitted shape."""
-    n_tail = tail_length(len(shifted))
-    if n_tail < 5 or n_tail >= len(shifted):
-        return np.inf
-    order = np.argsort(shifted, kind="stable")
-    cutoff = max(shifted[order[-n_tail - 1]], np.log(np.finfo(np.float64).tiny))
-    tail = order[-n_tail:]
-    tail = tail[shifted[tail] > cutoff]
-    if 0 < len(tail) < 5:  # a few rows above a constant, which may have all the weight
-        return np.inf
-    if len(tail) == 0 or np.ptp(shifted[tail]) < np.finfo(np.float64).eps * 10:
-        return -np.inf
-    shape, scale = _fit_generalised_pareto(np.exp(shifted[tail]) - np.exp(cutoff))
-    if np.isfinite(shape):
-        rest = np.log1p(-(np.arange(len(tail)) + 0.5) / len(tail))
-        with np.errstate(over="ignore"):  # quantiles that overflow are cut at the largest raw weight below
-            quantiles = -scale * rest if abs(shape) < 1e-12 else scale * np.expm1(-shape * rest) / shape
-        shifted[tail] = np.minimum(np.log(quantiles + np.exp(cutoff)), 0.0)
-    return float(shape)
+def psislw_rows(log_weights: Array) -> tuple[Array, Array]:
+    """Pareto-smooth several sets of log weights (set, row); return them, and pareto_k (set,). See `psislw`."""
+    shifted = log_weights - log_weights.max(axis=1, keepdims=True)  # at most 0, so exponentials cannot overflow
+    n_tail = tail_length(shifted.shape[1])
+    if n_tail < 5 or n_tail >= shifted.shape[1]:
+        shapes = np.full(len(shifted), np.inf)
+    else:
+        shapes = _smooth_tails(shifted, n_tail)
+    shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return shifted, shapes
 
 
-def _fit_generalised_pareto(excess: Array) -> tuple[float, float]:
-    """Fit shape and scale by Zhang & Stephens (2009); a prior worth ten observations pulls the shape towards 0.5."""
-    x = np.sort(excess)
-    n, n_grid, prior_rows, prior_scale = len(x), 30 + int(len(x) ** 0.5), 10.0, 3.0
-    grid = 1 - np.sqrt(n_grid / (np.arange(1, n_grid + 1) - 0.5))
-    grid = grid / (prior_scale * max(x[int(n / 4 + 0.5) - 1], _LEAST_QUARTILE)) + 1 / x[-1]
-    shapes = np.log1p(-grid[:, None] * x).mean(axis=1)
+def _smooth_tails(shifted: Array, n_tail: int) -> Array:
+    """Smooth the largest log weights of the array (set, row) itself, and return the fitted shapes (set,)."""
+    first = shifted.shape[1] - n_tail
+    places = np.argpartition(shifted, first - 1, axis=1)[:, first - 1 :]
+    cutoff = np.maximum(np.take_along_axis(shifted, places[:, :1], axis=1), np.log(np.finfo(np.float64).tiny))
+    places = np.sort(places[:, 1:], axis=1)  # equal weights stay in the order of their rows
+    tail = np.take_along_axis(shifted, places, axis=1)
+    order = np.argsort(tail, axis=1, kind="stable")
+    places, tail = (np.take_along_axis(array, order, axis=1) for array in (places, tail))
+    above = (tail > cutoff).sum(axis=1)
+    lowest = np.take_along_axis(tail, np.minimum(n_tail - above, n_tail - 1)[:, None], axis=1)[:, 0]
+    constant = (above == 0) | (tail[:, -1] - lowest < np.finfo(np.float64).eps * 10)
+    few = (above > 0) & (above < 5)  # a few rows above a constant, which may have all the weight
+    shapes = np.where(few, np.inf, np.where(constant, -np.inf, np.nan))
+    for length in np.unique(above[np.isnan(shapes)]):
+        sets = np.flatnonzero(np.isnan(shapes) & (above == length))
+        least = np.exp(cutoff[sets])
+        shape, scale = _fit_generalised_pareto(np.exp(tail[sets, -length:]) - least)
+        rest = np.log1p(-(np.arange(length) + 0.5) / length)
+        near = np.abs(shape) < 1e-12
+        some = np.where(near, 1.0, shape)[:, None]
+        with np.errstate(all="ignore"):  # quantiles that overflow are cut at the largest raw weight
+            quantiles = np.where(near[:, None], -rest, np.expm1(-some * rest) / some) * scale[:, None]
+            smooth = np.minimum(np.log(quantiles + least), 0.0)
+        fitted = np.isfinite(shape)
+        shifted[sets[fitted, None], places[sets[fitted], -length:]] = smooth[fitted]
+        shapes[sets] = np.where(fitted, shape, np.inf)
+    return shapes
+
+
+def _fit_generalised_pareto(excess: Array) -> tuple[Array, Array]:
+    """Fit shape and scale (set,) to excesses (set, row) in rising order, by Zhang & Stephens (2009).
+
+    A prior worth ten observations pulls the shape towards 0.5.
+    """
+    n = excess.shape[1]
+    n_grid, prior_rows, prior_scale = 30 + int(n**0.5), 10.0, 3.0
+    quartile = np.maximum(excess[:, int(n / 4 + 0.5) - 1], _LEAST_QUARTILE)
+    grid = (1 - np.sqrt(n_grid / (np.arange(1, n_grid + 1) - 0.5))) / (prior_scale * quartile[:, None])
+    grid += 1 / excess[:, -1:]
+    shapes = np.log1p(-grid[:, :, None] * excess[:, None]).mean(axis=2)
     profile = n * (np.log(-grid / shapes) - shapes - 1)
-    posterior = np.exp(profile - np.max(profile))
-    posterior /= posterior.sum()
-    kept = posterior >= 10 * np.finfo(np.float64).eps
-    theta = float((grid * posterior)[kept].sum()) / float(posterior[kept].sum())
-    shape = float(np.log1p(-theta * x).mean())
-    scale = -shape / theta
-    return (n * shape + 0.5 * prior_rows) / (n + prior_rows), scale
+    posterior = np.exp(profile - profile.max(axis=1, keepdims=True))
+    posterior /= posterior.sum(axis=1, keepdims=True)
+    posterior[~(posterior >= 10 * np.finfo(np.float64).eps)] = 0.0
+    theta = (grid * posterior).sum(axis=1) / posterior.sum(axis=1)
+    shape = np.log1p(-theta[:, None] * excess).mean(axis=1)
+    return (n * shape + 0.5 * prior_rows) / (n + prior_rows), -shape / theta

@@ -35,6 +35,7 @@ from iwbayes.tables.read_table import read_table
 
 #: A private cell that must never be printed, whatever fails.
 CANARY = "canary-8675309"
+COMMANDS = ("schema", "plan", "publish", "ledger", "inspect", "rehearse", "fit", "report", "demo")
 NUMBER = "42.8675309"
 
 
@@ -918,6 +919,53 @@ def test_fit_errors_name_the_remedy(released):
     failed(run("fit", released, "y ~ x", "--family", "cauchy"), "cauchy")
 
 
+@pytest.mark.filterwarnings("default::iwbayes.utils.warnings.IwbayesWarning")
+@pytest.mark.parametrize("stopped_after", [3, 10])
+def test_rehearsals_continue_in_their_folder_and_a_fit_takes_them(folder, tmp_path, monkeypatch, stopped_after):
+    from iwbayes.replaying import rehearse
+
+    module, made = sys.modules[rehearse.__module__], []
+    original = module.replay
+
+    def stopping(*arguments):
+        if len(made) == stopped_after:
+            raise KeyboardInterrupt
+        made.append(arguments[1])
+        return original(*arguments)
+
+    release = seeded_release(simulated_table("bernoulli", 300), 3).save(tmp_path / "r.iwb", allow_uncertified=True)
+    rehearsals = tmp_path / "rehearsals"
+    line = ("rehearse", release, "-o", rehearsals, "-n", 11, "--seed", 5)
+    monkeypatch.setattr(module, "replay", stopping)
+    result = run(*line)
+    said = " ".join(result.stderr.split())
+    if stopped_after < 10:
+        assert result.exit_code == 130
+        assert said == f"interrupted: {rehearsals} contains 3 of 11 rehearsals. Run the command again to continue."
+    else:  # enough for a result
+        assert result.exit_code == 0 and "interrupted: 10 of 11 rehearsals were made" in said
+    monkeypatch.setattr(module, "replay", original)
+    failed(run(*line[:-1], 6), "--seed must be 5")
+    result = run(*line[:-2], "--jobs", 1, "--json")
+    assert json.loads(result.stdout)["n"] == 11 and json.loads(result.stdout)["seed"] == 5
+    assert "contains 11 rehearsals" in " ".join(run(*line).stdout.split())  # all are there
+    alone = rehearse(load(release), 11, random_seed=5)
+    assert [one.to_bytes() for one in alone] == [
+        (rehearsals / f"{number:04d}.iwb").read_bytes() for number in range(1, 12)
+    ]
+    fitted = run("fit", release, "y ~ x", "--rehearsals", rehearsals, "--seed", 1, "--draws", 250, "--json")
+    assert fitted.exit_code == 0, fitted.stderr
+    assert "failed_refits" in fitted.stdout
+    failed(run("fit", release, "y ~ x", "--rehearsals", tmp_path), "is not a folder of rehearsals")
+
+
+def test_help_names_families_that_exist():
+    from iwbayes.models.families import FAMILIES
+
+    named = " ".join(run("fit", "--help").stdout.split()).partition("Such as ")[2].partition(";")[0]
+    assert set(re.findall(r"\w+", named)) - {"or"} <= set(FAMILIES)
+
+
 @pytest.fixture(scope="module")
 def long_names(folder):
     """Build a release of columns with long names, the same in every run."""
@@ -1033,10 +1081,9 @@ def test_version_and_help():
     from iwbayes import __version__
 
     assert run("--version").stdout.strip() == __version__
-    commands = ("schema", "plan", "publish", "ledger", "inspect", "fit", "report", "demo")
-    indices = [run("--help").stdout.index(f"\n  {command} ") for command in commands]
+    indices = [run("--help").stdout.index(f"\n  {command} ") for command in COMMANDS]
     assert indices == sorted(indices)
-    for command in commands:
+    for command in COMMANDS:
         shown = run(command, "--help").stdout
         assert "--debug" in shown and f"  iwbayes {command}" in shown.partition("Example")[2]
 
@@ -1058,7 +1105,7 @@ def test_locals_are_never_shown():
 # --- messages in the words of the command line
 
 
-@pytest.mark.parametrize("command", ["", "schema", "plan", "publish", "ledger", "inspect", "fit", "report", "demo"])
+@pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_help_has_a_short_option_and_fits_a_terminal(command):
     long, short = (run(*([command] if command else []), option) for option in ("--help", "-h"))
     assert short.exit_code == 0 and short.stdout == long.stdout and short.stdout.startswith("Usage")

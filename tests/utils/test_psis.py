@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.special import logsumexp
 from scipy.stats import genpareto
 
-from iwbayes.utils.psis import psislw, tail_length
+from iwbayes.utils.psis import psislw, psislw_rows, tail_length
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
 finite = st.floats(-50, 50)
@@ -97,6 +97,15 @@ def test_psislw_smooths_anything_without_a_warning(name, n):
         np.testing.assert_array_equal(smoothed == -np.inf, log_weights == -np.inf)
         ordered = smoothed[np.lexsort((smoothed, log_weights))]
         assert (np.diff(ordered[ordered > -np.inf]) > -1e-9).all()  # ranks are kept
+
+
+@pytest.mark.parametrize("n", [4, 21, 226, 1001])
+def test_several_sets_are_smoothed_as_each_alone(n):
+    kinds = {**CONTINUOUS, **ADVERSARIAL} if n > 8 else {"light": CONTINUOUS["light"]}
+    sets = np.stack([kind(np.random.default_rng(n), n) for kind in kinds.values()])
+    smoothed, shapes = psislw_rows(sets)
+    for own, one, shape in zip(sets, smoothed, shapes, strict=True):
+        np.testing.assert_array_equal((*psislw(own)[0], psislw(own)[1]), (*one, shape))
 
 
 # --- and where the generations differ

@@ -23,6 +23,7 @@ def compare(
     total: float | None = None,
     var_name: str | None = None,
     rehearsals: Rehearsals | None = None,
+    progressbar: bool = True,
 ) -> pd.DataFrame:
     """Compare models of the same weighted rows by their expected log predictive density.
 
@@ -30,7 +31,7 @@ def compare(
     ----------
     models : dict of str to WeightedLOO, arviz.InferenceData or xarray.DataTree
         Two or more models by name: results of :func:`~iwbayes.loo`, or draws from which they are computed.
-    release, total, var_name, rehearsals : optional
+    release, total, var_name, rehearsals, progressbar : optional
         For draws, as in :func:`~iwbayes.loo`.
 
     Returns
@@ -72,10 +73,10 @@ def compare(
         raise ValueError(f"models must contain at least two models; got {len(models)}. Use loo() for one model.")
     if len({str(name) for name in models}) < len(models):
         raise ValueError(f"the names of models must differ as text; got {list(models)}. Rename one of them.")
-    results = {}
+    results, options = {}, {"total": total, "var_name": var_name, "rehearsals": rehearsals, "progressbar": progressbar}
     for name, model in models.items():
         if not isinstance(model, WeightedLOO):
-            model = loo(model, release, total=total, var_name=var_name, rehearsals=rehearsals)  # type: ignore[arg-type]
+            model = loo(model, release, **options)  # type: ignore[arg-type]
         results[str(name)] = model
     ranked = dict(sorted(results.items(), key=lambda item: -item[1].elpd))
     (best_name, best), *others = ranked.items()

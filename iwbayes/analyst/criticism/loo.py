@@ -24,7 +24,8 @@ from iwbayes.release import Release
 from iwbayes.release.rehearsals import Rehearsals
 from iwbayes.release.weights import pareto_k_threshold
 from iwbayes.utils.arrays import Array, row_blocks
-from iwbayes.utils.psis import psislw
+from iwbayes.utils.progress import progress
+from iwbayes.utils.psis import psislw_rows
 from iwbayes.utils.warnings import WeightsWarning
 
 #: Most posterior draws used for predictive densities in rehearsals.
@@ -33,7 +34,7 @@ _REHEARSED_DRAWS = 200
 #: 2.0, 0.8 and 1.1 times the formula's at a median of 0.13, 0.11 and 0.05 a row; by rehearsals 0.7, 0.3 and 1.1 times.
 NOISY = 0.1
 #: Rows per block.
-_BLOCK_ROWS = 256
+_BLOCK_ROWS = 64
 #: Remedy if an object has no groups for leave-one-out.
 _STORE = (
     "Store both groups with log_likelihood(idata, weighted_model) or fit(..., log_likelihood=True, calibrate='none')."
@@ -162,6 +163,7 @@ def loo(
     total: float | None = None,
     var_name: str | None = None,
     rehearsals: Rehearsals | None = None,
+    progressbar: bool = True,
 ) -> WeightedLOO:
     """Compute leave-one-out cross-validation of a weighted posterior (PSIS-LOO with weights).
 
@@ -184,6 +186,8 @@ def loo(
         Observed variable from which rows are left out. By default all, which must have the same rows and weights.
     rehearsals : Rehearsals, optional
         Rehearsals of the release, for the standard error of a result of :func:`~iwbayes.fit`.
+    progressbar : bool, default True
+        Show progress and remaining time if the error stream is a terminal.
 
     Raises
     ------
@@ -219,7 +223,7 @@ def loo(
     score, w, seen = None, sample.weights, sample.weights > 0
     if rehearsals is not None:
         score = RehearsedScore.of(arviz_compat.group_or_empty(idata, "posterior"), release, sample.total, rehearsals)
-    scores, shapes, full = _leave_out(plain.to_numpy(), w)
+    scores, shapes, full = _leave_out(plain.to_numpy(), w, progressbar)
     n_draws, dim = plain.sizes["chain"] * plain.sizes["draw"], plain.dims[2]
     good_k = float(pareto_k_threshold(n_draws))
     bad = shapes[seen] > good_k
@@ -357,20 +361,31 @@ def _check_weights(plain: xr.DataArray, weighted: xr.DataArray, sample: Weighted
         )
 
 
-def _leave_out(terms: Array, weights: Array) -> tuple[Array, Array, Array]:
+def _leave_out(terms: Array, weights: Array, progressbar: bool) -> tuple[Array, Array, Array]:
     """Return log p(y_i | y_-i), k-hat and log p(y_i | y), each (row,), from log likelihoods (chain, draw, row)."""
     scores, shapes, full = np.empty(len(weights)), np.full(len(weights), -np.inf), np.empty(len(weights))
-    for rows in row_blocks(len(weights), _BLOCK_ROWS):
-        part = terms[:, :, rows]
-        values = np.ascontiguousarray(part.reshape(-1, part.shape[2]).T)  # (row, draw)
-        _check_rows(values, weights[rows], rows.start)
-        # rows of weight zero have equal ratios
-        ratios = np.full(values.shape, -np.log(values.shape[1]))
-        full[rows] = logsumexp(ratios + values, axis=1)
-        for i in np.flatnonzero(weights[rows] > 0):
-            ratios[i], shapes[rows.start + i] = psislw(-weights[rows.start + i] * values[i])
-        scores[rows] = logsumexp(ratios + values, axis=1)
+    blocks = [*row_blocks(len(weights), _BLOCK_ROWS)]
+    with progress(progressbar, "leaving out rows", len(blocks)) as step:
+        for rows in blocks:
+            part = terms[:, :, rows]
+            values = np.ascontiguousarray(part.reshape(-1, part.shape[2]).T)  # (row, draw)
+            _check_rows(values, weights[rows], rows.start)
+            full[rows] = _log_sum_exp(values) - np.log(values.shape[1])
+            scores[rows] = full[rows]  # rows of weight zero have equal ratios
+            seen = np.flatnonzero(weights[rows] > 0)
+            if len(seen):
+                ratios, found = psislw_rows(-weights[rows][seen, None] * values[seen])
+                shapes[rows.start + seen], scores[rows.start + seen] = found, _log_sum_exp(ratios + values[seen])
+            step()
     return scores, shapes, full
+
+
+def _log_sum_exp(values: Array) -> Array:
+    """Return what scipy's logsumexp returns of each row, which takes three times as long."""
+    top = values.max(axis=1)
+    top[np.isneginf(top)] = 0.0
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(np.exp(values - top[:, None]).sum(axis=1)) + top)
 
 
 def _check_rows(values: Array, weights: Array, start: int) -> None:

@@ -13,7 +13,6 @@ from iwbayes.curator.generators.tables.bins import ColumnBins
 from iwbayes.curator.generators.tables.counts import noisy_counts
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.curator.progress import progress
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.paper.adversarial.architecture import Architecture, Heads, TrainingSettings
 from iwbayes.paper.adversarial.fitted_gan import FittedGAN, FittedWassersteinGAN
@@ -26,6 +25,7 @@ from iwbayes.schema.columns import Real
 from iwbayes.tables import PrivateTable
 from iwbayes.utils import checks
 from iwbayes.utils.arrays import Array
+from iwbayes.utils.progress import progress
 from iwbayes.utils.threads import one_torch_thread
 
 _LOSSES = ("logistic", "wasserstein")

@@ -12,13 +12,13 @@ import numpy as np
 from iwbayes.curator.generators.ledger_fit import LedgerFit, check_positive, check_whole
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_epsilon, gaussian_multiplier
 from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.curator.progress import progress
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.paper.adversarial.architecture import Architecture, Heads
 from iwbayes.paper.adversarial.fitted_gan import FittedGAN
 from iwbayes.paper.dpsgd.row_gradients import import_torch
 from iwbayes.release.statement import Event
 from iwbayes.tables import PrivateTable
+from iwbayes.utils.progress import progress
 from iwbayes.utils.threads import one_torch_thread
 
 #: Defaults: rows (or users) per teacher, and largest number of teachers.

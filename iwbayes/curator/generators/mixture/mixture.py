@@ -16,7 +16,6 @@ from iwbayes.curator.generators.mixture.noisy_tables import TableBudgets, gather
 from iwbayes.curator.generators.tables.bins import ColumnBins, draw_codes
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.ledger import Ledger
-from iwbayes.curator.progress import progress
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.curator.settings import method_of
 from iwbayes.release.statement import Event
@@ -25,6 +24,7 @@ from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.utils import checks
 from iwbayes.utils.arrays import Array
 from iwbayes.utils.digest import digest
+from iwbayes.utils.progress import progress
 
 INTEGER_DISTRIBUTIONS = ("normal", "poisson")
 COMPONENTS, MANY_ROWS = (10, 20), 10_000  # default numbers of components: below `MANY_ROWS` rows, and from there on

@@ -1,4 +1,4 @@
-"""Progress displays of the curator's side: a bar of steps, and a bar with the name of the stage."""
+"""Progress displays: a bar of steps, and a bar with the name of the stage."""
 
 from __future__ import annotations
 
