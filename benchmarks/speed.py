@@ -200,7 +200,7 @@ def compressed(family: str, frame: pd.DataFrame, schema: iw.Schema, least: float
 
     release = make_release(frame, schema)
     model = iw.regression(formula(family, frame), release, family=family)
-    design = build_design(formula(family, frame), frame, release.synthetic.schema, family)
+    design = build_design(formula(family, frame), release.synthetic.frame, release.synthetic.schema, family)
     posterior = RegressionProblem.of(design, release, None, release.weights).posterior
     design, rows = posterior.design, posterior.merged
     merging = np.median([seconds(lambda: merge_draws(design, posterior.weights[None]), 1) for _ in range(11)])
