@@ -15,6 +15,7 @@ from .analyst.fit import fit as fit
 from .analyst.pool import pool as pool
 from .analyst.quantities.comparisons import comparisons as comparisons
 from .analyst.quantities.intervals import intervals as intervals
+from .analyst.quantities.own_model import averages as averages
 from .analyst.quantities.predictions import predictions as predictions
 from .analyst.quantities.ratios import odds_ratios as odds_ratios
 from .analyst.quantities.slopes import slopes as slopes

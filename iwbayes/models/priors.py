@@ -47,8 +47,9 @@ def prior_scales(design: Design, weights: Array) -> PriorScales:
         response_mean, response_sd = response_scale(design.y, share)
     slopes = SCALE * response_sd / sd
     index = design.intercept
-    if index is None:
-        return PriorScales(slopes, np.zeros_like(mean), 0.0, response_sd)
+    if index is None:  # thresholds are intercepts, too
+        ordered = any(own.transform == "ordered" for own in design.family.auxiliaries)
+        return PriorScales(slopes, mean if ordered else np.zeros_like(mean), 0.0, response_sd)
     slopes[index], mean[index] = SCALE * response_sd, 0.0
     return PriorScales(slopes, mean, response_mean, response_sd)
 

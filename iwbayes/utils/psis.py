@@ -63,7 +63,7 @@ def _smooth_tails(shifted: Array, n_tail: int) -> Array:
     places = np.sort(places[:, 1:], axis=1)  # equal weights stay in the order of their rows
     tail = np.take_along_axis(shifted, places, axis=1)
     order = np.argsort(tail, axis=1, kind="stable")
-    places, tail = (np.take_along_axis(array, order, axis=1) for array in (places, tail))
+    places, tail = np.take_along_axis(places, order, axis=1), np.take_along_axis(tail, order, axis=1)
     above = (tail > cutoff).sum(axis=1)
     lowest = np.take_along_axis(tail, np.minimum(n_tail - above, n_tail - 1)[:, None], axis=1)[:, 0]
     constant = (above == 0) | (tail[:, -1] - lowest < np.finfo(np.float64).eps * 10)

@@ -196,7 +196,7 @@ class ModelPosterior(WeightedPosterior):
         return other
 
     def served_by(self, other: ModelPosterior | None) -> ModelPosterior:
-        """Return this model with the functions of another, which exist already, if both are the same but for data.
+        """Return this model with the functions of another, which exist already, if both are the same except for data.
 
         The functions give scores, densities and modes; deterministic variables may be those of the other model.
         """
@@ -211,7 +211,7 @@ class ModelPosterior(WeightedPosterior):
     @property
     def graphs(self) -> ModelGraphs:
         """The graphs of the model, with the rows of this object loaded."""
-        if self._graphs.loaded is not self._arrays and self.held is not None:
+        if self._graphs.loaded is not self._arrays and self.held is not None and self._arrays is not None:
             self.held.put(self._arrays)
             self._graphs.loaded = self._arrays
         return self._graphs

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 import xarray as xr
@@ -17,9 +17,11 @@ from iwbayes.analyst.calibration.derived import derived_attributes, derived_reco
 from iwbayes.analyst.calibration.measure import Slope
 from iwbayes.analyst.calibration.measures import MEASURES
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample, row_groups
-from iwbayes.analyst.quantities.fitted_rows import FittedRows, RowScores, outcome_coords
+from iwbayes.analyst.quantities.fitted_rows import RowScores
 from iwbayes.analyst.released_tilt import is_noise_aware
+from iwbayes.models.design_spec import DesignSpec
 from iwbayes.models.families import Family
+from iwbayes.release import Release
 from iwbayes.utils import checks
 from iwbayes.utils.arrays import Array, row_blocks, symmetric
 from iwbayes.utils.threads import one_blas_thread
@@ -41,28 +43,95 @@ class Variable:
     attrs: dict[str, Any] = field(default_factory=dict)
 
 
+class AveragedRows(Protocol):
+    """Rows and draws of a fit, over which quantities are averaged."""
+
+    @property
+    def posterior(self) -> xr.Dataset:
+        """The draws."""
+
+    @property
+    def sample(self) -> WeightedSample:
+        """The rows used, with their weights."""
+
+    @property
+    def release(self) -> Release:
+        """The release of the rows."""
+
+    @property
+    def record(self) -> xr.Dataset | None:
+        """Record of the calibration of the fit, if it was calibrated."""
+
+    @property
+    def theta(self) -> Array:
+        """Parameters of the draws of all chains (draw, p), in the order of the scores."""
+
+    @property
+    def index(self) -> NDArray[np.intp]:
+        """Index of the distinct row of each row used (row,); identical rows have the same means."""
+
+    @property
+    def outcomes(self) -> dict[str, list[str]]:
+        """Dimension and labels of the outcomes of a response with levels, or {}."""
+
+    @property
+    def response_levels(self) -> list[str]:
+        """Levels of the response, or []."""
+
+    def parts(self) -> list[tuple[NDArray[np.intp], WeightedSample]]:
+        """Return for each weight draw the indices of its posterior draws, and the rows with its weights."""
+
+    def model_of(self, sample: WeightedSample) -> RowScores:
+        """Return the model of these rows, with the weights of a sample."""
+
+
 @dataclass(frozen=True, eq=False)
 class Quantity(ABC):
     """A quantity averaged over the distinct rows; its outputs are all variables and outcomes, concatenated."""
 
     variables: Sequence[Variable]  # of the result, in the order of the outputs
-    family: Family
     logarithms: bool  # whether averages are logarithms of the values in the result
 
     @abstractmethod
-    def average(self, beta: Array, more: Array, shares: Array) -> Array:
-        """Return averages (group, output, draw) for the parameters of draws, and shares (row, group).
-
-        `beta` (draw, column, predictor) and `more` (parameter, draw) are those of `DesignSpec.split`.
-        """
+    def average(self, theta: Array, shares: Array) -> Array:
+        """Return averages (group, output, draw) at parameters (draw, p), for shares (row, group) of the rows."""
 
     @abstractmethod
-    def at_rows(self, beta: Array, more: Array, shares: Array) -> Array:
-        """Return values (row, group or 1, output) at one draw: derivatives of the averages in the rows' shares."""
+    def at_rows(self, theta: Array, shares: Array) -> Array:
+        """Return values (row, group or 1, output) at theta (p,): derivatives of the averages in the rows' shares."""
+
+
+@dataclass(frozen=True, eq=False)
+class OfRegression(Quantity):
+    """A quantity of the means of a regression."""
+
+    design: DesignSpec
+
+    @property
+    def family(self) -> Family:
+        """Family of the response."""
+        return self.design.family
+
+    def average(self, theta: Array, shares: Array) -> Array:
+        """Return averages; see `Quantity`."""
+        return self.of_draws(*self.design.split(theta), shares)
+
+    def at_rows(self, theta: Array, shares: Array) -> Array:
+        """Return values at one point; see `Quantity`."""
+        beta, more = self.design.split(theta[None])
+        return self.at_one(beta[0], more[:, 0], shares)
+
+    @abstractmethod
+    def of_draws(self, beta: Array, more: Array, shares: Array) -> Array:
+        """Return averages for coefficients (draw, column, predictor) and auxiliary parameters (parameter, draw)."""
+
+    @abstractmethod
+    def at_one(self, beta: Array, more: Array, shares: Array) -> Array:
+        """Return values of rows at coefficients (column, predictor) and auxiliary parameters (parameter,)."""
 
 
 def average(
-    fitted: FittedRows,
+    fitted: AveragedRows,
     quantity: Quantity,
     *,
     by: str | None,
@@ -74,21 +143,20 @@ def average(
     checks.one_of("rows", rows, get_args(Rows), "Use 'random' to average over the population.")
     rng = np.random.default_rng(random_seed)
     groups = row_groups(fitted.sample, fitted.release, by)
-    members = np.zeros((len(fitted.frame), len(groups)))
+    members = np.zeros((len(fitted.index), len(groups)))
     for number, (_, own) in enumerate(groups):
         members[own, number] = 1.0
-    theta, parts = fitted.recorded.pack(fitted.posterior), []
-    beta, more = fitted.recorded.split(theta)
+    theta, parts = fitted.theta, []
     whole = _Influences(fitted, quantity, theta.mean(axis=0), fitted.sample, members)
     for draws, sample in fitted.parts():
         mean = theta[draws].mean(axis=0)
         of_part = whole if sample is fitted.sample else _Influences(fitted, quantity, mean, sample, members)
         with one_blas_thread():
-            drawn = quantity.average(beta[draws], more[:, draws], of_part.distinct)
+            drawn = quantity.average(theta[draws], of_part.distinct)
             if rows == "random":
                 drawn -= of_part.deviations(theta[draws], rng)
         parts.append((draws, drawn))
-    found = np.empty((*parts[0][1].shape[:2], len(beta)))
+    found = np.empty((*parts[0][1].shape[:2], len(theta)))
     for draws, drawn in parts:
         found[:, :, draws] = np.exp(drawn) if quantity.logarithms else drawn
     _check_finite(found)
@@ -114,8 +182,7 @@ def _judged(
     quantity, sample, center = of_rows.quantity, of_rows.sample, of_rows.centre
 
     def averages(points: Array) -> Array:
-        found = quantity.average(*of_rows.fitted.recorded.split(points), of_rows.distinct)
-        return np.moveaxis(found, 2, 0).reshape(len(points), -1)
+        return np.moveaxis(quantity.average(points, of_rows.distinct), 2, 0).reshape(len(points), -1)
 
     def curvatures(at: NDArray[np.intp], left: Array, right: Array) -> Array:
         return of_rows.weighted.curvatures(center, at, left, right)
@@ -166,7 +233,7 @@ def sums_over_rows(
 class _Influences:
     """Influences of the rows on the scores and the averages, at the mean of the draws, computed on first use."""
 
-    fitted: FittedRows
+    fitted: AveragedRows
     quantity: Quantity
     centre: Array  # (p,)
     sample: WeightedSample
@@ -175,7 +242,7 @@ class _Influences:
     @cached_property
     def distinct(self) -> Array:
         """Shares of the distinct rows within each group, (distinct row, group)."""
-        distinct = np.zeros((len(self.fitted.distinct), self.members.shape[1]))
+        distinct = np.zeros((int(np.max(self.fitted.index)) + 1, self.members.shape[1]))
         np.add.at(distinct, self.fitted.index, _shares(self.sample, self.members))
         return distinct
 
@@ -198,8 +265,7 @@ class _Influences:
     def centred(self) -> Array:
         """Deviations of the rows from the averages, (row, group x output)."""
         sample, members = self.sample, self.members
-        beta, more = self.fitted.recorded.split(self.centre[None])
-        values = self.quantity.at_rows(beta[0], more[:, 0], self.distinct)[self.fitted.index]
+        values = self.quantity.at_rows(self.centre, self.distinct)[self.fitted.index]
         with np.errstate(over="ignore", invalid="ignore"):
             values = np.where(sample.weights[:, None, None] > 0, values, 0.0) + np.zeros((1, members.shape[1], 1))
             # influences within a small group are larger, because its shares are relative to all rows used
@@ -252,12 +318,12 @@ def _given_scores(joint: Array, pull: Array, rng: np.random.Generator) -> Array:
 
 
 def _labelled(
-    fitted: FittedRows, variables: Sequence[Variable], found: Array, groups: dict[str, list[Any]]
+    fitted: AveragedRows, variables: Sequence[Variable], found: Array, groups: dict[str, list[Any]]
 ) -> xr.Dataset:
     """Return averages (group, output, draw of all chains) as labelled variables."""
-    posterior, outcomes = fitted.posterior, outcome_coords(fitted.recorded)
+    posterior, outcomes = fitted.posterior, fitted.outcomes
     draws = {name: posterior[name].to_numpy() for name in ("chain", "draw")}
-    levels = {"levels": list(fitted.recorded.levels)} if fitted.recorded.levels else {}
+    levels = {"levels": fitted.response_levels} if fitted.response_levels else {}
     arrays = {}
     for variable, place in _outputs(variables, found.shape[1]):
         own: dict[str, Any] = {} if variable.labels is None else {f"{variable.name}_dim": list(variable.labels)}

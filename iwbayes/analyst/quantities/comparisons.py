@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.quantities.averages import Quantity, Rows, Variable, average, sums_over_rows
+from iwbayes.analyst.quantities.averages import OfRegression, Rows, Variable, average, sums_over_rows
 from iwbayes.analyst.quantities.fitted_rows import FittedRows, is_number
 from iwbayes.release import Release
 from iwbayes.schema.columns import _Whole
@@ -87,7 +87,7 @@ def comparisons(
             )
     made = [_contrast(fitted, name, asked) for name, asked in fitted.asked(contrast, "contrast").items()]
     designs = [[fitted.recorded.matrix(frame) for frame in frames] for _, frames in made]
-    quantity = _Contrasts([variable for variable, _ in made], fitted.recorded.family, comparison == "ratio", designs)
+    quantity = _Contrasts([variable for variable, _ in made], comparison == "ratio", fitted.recorded, designs)
     return average(fitted, quantity, by=by, rows=rows, random_seed=random_seed, attrs={"comparison": comparison})
 
 
@@ -131,12 +131,12 @@ def _step(fitted: FittedRows, name: str, step: Any) -> tuple[Variable, list[pd.D
 
 
 @dataclass(frozen=True, eq=False)
-class _Contrasts(Quantity):
+class _Contrasts(OfRegression):
     """Contrasts of the mean at the distinct rows; logarithms of ratios."""
 
     designs: list[list[Array]]  # for each variable and each of its values, the design matrix (row, column)
 
-    def average(self, beta: Array, more: Array, shares: Array) -> Array:
+    def of_draws(self, beta: Array, more: Array, shares: Array) -> Array:
         parts = []
         for designs in self.designs:
             sums = [list(sums_over_rows(self.family.mean, x, beta, more, lambda rows: shares[rows])) for x in designs]
@@ -148,7 +148,7 @@ class _Contrasts(Quantity):
             parts.append(change.reshape(-1, *change.shape[2:]))
         return np.concatenate(parts).transpose(2, 0, 1)
 
-    def at_rows(self, beta: Array, more: Array, shares: Array) -> Array:
+    def at_one(self, beta: Array, more: Array, shares: Array) -> Array:
         parts = []
         for designs in self.designs:
             means = np.stack([self.family.mean(beta.T @ x.T, more[:, None]) for x in designs])[..., None]

@@ -60,14 +60,14 @@ class FittedRows:
         check_recorded_weights(posterior, release)
         design, frame = _own_rows(recorded, posterior, observed, release)
         sample = weighted_sample(release, observed[design.name])
-        weight_draw = _weight_draw(idata, release, posterior.sizes["chain"] * posterior.sizes["draw"])
+        weight_draw = weight_draw_of(idata, release, posterior.sizes["chain"] * posterior.sizes["draw"])
         return cls(posterior, recorded, design, sample, release, frame, weight_draw, fit_record(idata))
 
     def model_of(self, sample: WeightedSample) -> RowScores:
         """Return the model of these rows, with the weights of a sample."""
         if self.design.fast:
             return _FastRows(WeightedRows(self.design, sample.weights))
-        return _BuiltRows(self._built.with_weights(sample.weights))
+        return ScoresOfModel(self._built.with_weights(sample.weights))
 
     @cached_property
     def _built(self) -> ModelPosterior:
@@ -79,13 +79,22 @@ class FittedRows:
 
     def parts(self) -> list[tuple[NDArray[np.intp], WeightedSample]]:
         """Return for each weight draw the indices of its posterior draws, and the rows with its weights."""
-        if self.weight_draw is None:
-            return [(np.arange(self.posterior.sizes["chain"] * self.posterior.sizes["draw"]), self.sample)]
-        values, rows = self.release.weights.draw_values, self.sample.positions
-        return [
-            (np.flatnonzero(self.weight_draw == number), WeightedSample(values[number], rows, self.release))
-            for number in np.unique(self.weight_draw)
-        ]
+        return parts_of(self.sample, self.weight_draw, len(self.theta))
+
+    @cached_property
+    def theta(self) -> Array:
+        """Parameters of the draws of all chains (draw, p), in the order of the scores."""
+        return self.recorded.pack(self.posterior)
+
+    @property
+    def outcomes(self) -> dict[str, list[str]]:
+        """Dimension and labels of the outcomes of a response with levels, or {}."""
+        return outcome_coords(self.recorded)
+
+    @property
+    def response_levels(self) -> list[str]:
+        """Levels of the response, or []."""
+        return list(self.recorded.levels)
 
     @cached_property
     def index(self) -> NDArray[np.intp]:
@@ -184,17 +193,35 @@ class _FastRows:
 
 
 @dataclass(frozen=True, eq=False)
-class _BuiltRows:
+class ScoresOfModel:
+    """Scores of rows under a PyMC model, as averages need them."""
+
     posterior: ModelPosterior
 
     def scores(self, theta: Array) -> Array:
+        """Return scores; see `RowScores`."""
         return self.posterior.scores(theta)
 
     def mean_curvature(self, theta: Array) -> Array:
+        """Return the mean curvature; see `RowScores`."""
         return -self.posterior.likelihood(theta)[1] / float(self.posterior.weights.sum())
 
     def curvatures(self, theta: Array, rows: NDArray[np.intp], left: Array, right: Array) -> Array:
+        """Return second derivatives of rows; see `RowScores`."""
         return self.posterior.curvatures(theta, rows, left, right)
+
+
+def parts_of(
+    sample: WeightedSample, weight_draw: NDArray[np.intp] | None, n_draws: int
+) -> list[tuple[NDArray[np.intp], WeightedSample]]:
+    """Return for each weight draw the indices of its posterior draws, and the rows of a sample with its weights."""
+    if weight_draw is None or sample.release is None:
+        return [(np.arange(n_draws), sample)]
+    values, release = sample.release.weights.draw_values, sample.release
+    return [
+        (np.flatnonzero(weight_draw == number), WeightedSample(values[number], sample.positions, release))
+        for number in np.unique(weight_draw)
+    ]
 
 
 def is_number(value: Any) -> bool:
@@ -252,7 +279,7 @@ def _own_rows(
     return design, frame
 
 
-def _weight_draw(idata: arviz_compat.ArvizObject, release: Release, n_draws: int) -> NDArray[np.intp] | None:
+def weight_draw_of(idata: arviz_compat.ArvizObject, release: Release, n_draws: int) -> NDArray[np.intp] | None:
     """Return the weight draw behind each posterior draw of all chains, or None if there is a single weight draw."""
     if release.weights.n_draws == 1:
         return None

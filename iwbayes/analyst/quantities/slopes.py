@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.quantities.averages import Quantity, Rows, Variable, average, sums_over_rows
+from iwbayes.analyst.quantities.averages import OfRegression, Rows, Variable, average, sums_over_rows
 from iwbayes.analyst.quantities.fitted_rows import FittedRows
 from iwbayes.models.design_spec import DesignSpec
 from iwbayes.release import Release
@@ -99,18 +99,18 @@ def slopes(
         )
     x = fitted.recorded.matrix(fitted.distinct)
     changes = np.stack([column_slopes(fitted.recorded, fitted.distinct, name) for name in names], axis=1)
-    quantity = _Slopes([Variable(name) for name in names], fitted.recorded.family, False, x, changes)
+    quantity = _Slopes([Variable(name) for name in names], False, fitted.recorded, x, changes)
     return average(fitted, quantity, by=by, rows=rows, random_seed=random_seed)
 
 
 @dataclass(frozen=True, eq=False)
-class _Slopes(Quantity):
+class _Slopes(OfRegression):
     """Slopes at the distinct rows, all computed from one gradient of the mean."""
 
     x: Array  # (row, column)
     changes: Array  # (row, variable, column): derivative of the design matrix in each predictor
 
-    def average(self, beta: Array, more: Array, shares: Array) -> Array:
+    def of_draws(self, beta: Array, more: Array, shares: Array) -> Array:
         # coefficients multiply averages of the mean's gradient times the matrix's changes
         def factors(rows: slice) -> Array:
             return (shares[rows, :, None, None] * self.changes[rows, None]).reshape(rows.stop - rows.start, -1)
@@ -122,7 +122,7 @@ class _Slopes(Quantity):
         slopes = np.concatenate(found, axis=3)
         return slopes.reshape(shares.shape[1], -1, len(beta))
 
-    def at_rows(self, beta: Array, more: Array, shares: Array) -> Array:
+    def at_one(self, beta: Array, more: Array, shares: Array) -> Array:
         gradient = self.family.mean_gradient(beta.T @ self.x.T, more[:, None])
         slopes = np.einsum("oki,ivc,ck->ivo", gradient, self.changes, beta, optimize=True)
         return slopes.reshape(len(self.x), 1, -1)

@@ -58,7 +58,7 @@ class CountsCalls:
     """Something made of functions that count their calls."""
 
     def restart(self) -> None:
-        """Count from zero again, so that what is computed next does not depend on what was computed before."""
+        """Count from zero again, so that a result does not depend on earlier calls."""
         for part in vars(self).values():
             if isinstance(part, CountsCalls):
                 part.restart()

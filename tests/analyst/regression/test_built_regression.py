@@ -10,6 +10,7 @@ import pandas as pd
 import pymc as pm
 import pytest
 from factories import noisy_release, release_of, stretched_features, synthetic_table
+from numpy.testing import assert_allclose
 from scipy import stats
 from scipy.optimize import minimize
 from scipy.special import expit
@@ -18,8 +19,9 @@ from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibrate import calibrate, sample
 from iwbayes.analyst.criticism.diagnose import diagnose
 from iwbayes.analyst.fit import fit
+from iwbayes.analyst.inference.model_posterior import ModelPosterior
 from iwbayes.analyst.regression.built_regression import BuiltRegression
-from iwbayes.analyst.regression.model import regression
+from iwbayes.analyst.regression.model import build_model, regression
 from iwbayes.analyst.weighting.reweight import reweight
 from iwbayes.models.design import build_design
 from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
@@ -376,3 +378,19 @@ def test_refusals(release, formula, options, message):
     with pytest.raises(ValueError, match=message) as error:
         fit(formula, release, **options)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.interpreted
+def test_thresholds_follow_a_predictor_far_from_zero():
+    """They are intercepts, so their default prior is where the rows are."""
+    rng = np.random.default_rng(8)
+    x = rng.normal(size=400)
+    grade = np.array(["low", "mid", "high"])[np.digitize(x + rng.logistic(size=400), [-1, 1])]
+    schema, slopes = Schema(Real("x", -10, 3000), Categorical("grade", ("low", "mid", "high"))), []
+    for moved in (0.0, 2000.0):
+        table = synthetic_table(pd.DataFrame({"x": x + moved, "grade": grade}), schema)
+        design = build_design("grade ~ x", table.frame, schema, "cumulative")
+        posterior = ModelPosterior(reweight(build_model(design, np.ones(400)), np.ones(400)))
+        slopes.append(posterior.mode().theta[0])
+    assert_allclose(slopes[1], slopes[0], rtol=1e-4)
+    assert slopes[0] > 0.7
