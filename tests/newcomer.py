@@ -40,9 +40,12 @@ def journeys(extras: list[str]) -> dict[str, list[list[str]]]:
     curator, analyst = blocks(README, "python")
     return {
         "the examples of README.md": [code(PYTHON, [curator]), code(PYTHON, [analyst])],
-        "docs/start.md": [code(PYTHON, blocks(START, "python")), code(SHELL, blocks(START, "bash"))],
+        "docs/start.md": [
+            code(PYTHON, blocks(START, "python")), code(SHELL, blocks(START, "bash")),
+            [*SHELL, "iwbayes rehearse small.iwb -o rehearsals -n 10 --jobs 2 --seed 1"],
+        ],
         **demonstration,
-    }
+    }  # fmt: skip
 
 
 def code(run_by: list[str], cells: list[Block]) -> list[str]:

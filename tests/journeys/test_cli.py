@@ -941,14 +941,15 @@ def test_rehearsals_continue_in_their_folder_and_a_fit_takes_them(folder, tmp_pa
     said = " ".join(result.stderr.split())
     if stopped_after < 10:
         assert result.exit_code == 130
-        assert said == f"interrupted: {rehearsals} contains 3 of 11 rehearsals. Run the command again to continue."
+        told = f"interrupted: {rehearsals} contains 3 of 11 rehearsals. Run the command again to continue."
+        assert said.replace(" ", "") == told.replace(" ", "")  # a long path is wrapped, too
     else:  # enough for a result
         assert result.exit_code == 0 and "interrupted: 10 of 11 rehearsals were made" in said
     monkeypatch.setattr(module, "replay", original)
     failed(run(*line[:-1], 6), "--seed must be 5")
     result = run(*line[:-2], "--jobs", 1, "--json")
     assert json.loads(result.stdout)["n"] == 11 and json.loads(result.stdout)["seed"] == 5
-    assert "contains 11 rehearsals" in " ".join(run(*line).stdout.split())  # all are there
+    assert "contains11rehearsals" in "".join(run(*line).stdout.split())  # all are there
     alone = rehearse(load(release), 11, random_seed=5)
     assert [one.to_bytes() for one in alone] == [
         (rehearsals / f"{number:04d}.iwb").read_bytes() for number in range(1, 12)

@@ -25,7 +25,10 @@ BELOW = (
 
 
 #: They take longest and run with ``--all``, and when the documentation is built.
-SLOW = ("analyst", "command_line", "resampling_and_bootstrap", "several_analyses", "theory")
+SLOW = (
+    "analyst", "causal_effects", "command_line", "priors_and_sampling", "resampling_and_bootstrap", "several_analyses",
+    "survival", "theory",
+)  # fmt: skip
 
 
 def case(page):

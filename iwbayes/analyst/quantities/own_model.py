@@ -92,6 +92,7 @@ def averages(
     --------
     With ``release`` as in the example of :func:`~iwbayes.publish`:
 
+    >>> import numpy as np
     >>> import pymc as pm
     >>> rows = release.synthetic.frame
     >>> with pm.Model() as model:
