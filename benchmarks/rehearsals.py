@@ -2,9 +2,11 @@
 
     python benchmarks/rehearsals.py
     python benchmarks/rehearsals.py --rehearsals 10,40,160 --path replays
+    python benchmarks/rehearsals.py --pymc --rehearsals 20
 
 Targets on two idle cores: 20 s for both, and memory that does not grow with the number of rehearsals where they are
-kept in a file.
+kept in a file. With --pymc the release has 10,000 synthetic rows and was made for a PyMC model of six parameters, whose
+weighted posterior is sampled and calibrated by the rehearsals: 30 s for 20 of them.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place
 import command  # noqa: E402, I001 - in shared; before numpy
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
+import pymc as pm  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
@@ -44,6 +47,24 @@ def private_rows(n: int) -> iw.PrivateTable:
     return iw.PrivateTable(frame, SCHEMA)
 
 
+def gaussian(frame: pd.DataFrame) -> pm.Model:
+    """Build a PyMC model of six parameters."""
+    with pm.Model() as model:
+        a, b = (pm.Data(name, frame[name].to_numpy(np.float64)) for name in "ab")
+        group = pm.Data("group", frame["g"].cat.codes.to_numpy())
+        level, slopes = pm.Normal("level", 0, 2, shape=3), pm.Normal("slopes", 0, 1, shape=2)
+        mean = level[group] + slopes[0] * a + slopes[1] * b
+        pm.Normal("c", mean, pm.HalfNormal("sigma", 2), observed=frame["c"].to_numpy(np.float64))
+    return model
+
+
+def sampled(release: iw.Release, rehearsals: iw.Rehearsals) -> None:
+    """Sample the weighted model and calibrate it by rehearsals."""
+    weighted = iw.reweight(gaussian(release.synthetic.frame), release)
+    idata = pm.sample(model=weighted, chains=2, cores=2, random_seed=1, progressbar=False)
+    iw.calibrate(idata, weighted, release, rehearsals=rehearsals, random_seed=1)
+
+
 def peak() -> float:
     """Largest memory of this process and of its children so far, in MB."""
     return max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / 1024
@@ -55,21 +76,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--path", type=Path, help="keep them in files of this name, each with its number before it")
     parser.add_argument("--rows", type=int, default=5000)
-    return command.run(work, parser, ("--rows 300 --rehearsals 10,11 --path replays",), argv)
+    parser.add_argument("--pymc", action="store_true", help="of a release that was made for a PyMC model")
+    lines = ("--rows 300 --rehearsals 10,11 --path replays", "--rows 300 --rehearsals 10 --pymc --jobs 1")
+    return command.run(work, parser, lines, argv)
 
 
 def work(arguments: argparse.Namespace) -> None:
     """Print a line for each number of rehearsals."""
+    models = [iw.model(gaussian)] if arguments.pymc else []
+    rows = 2 * arguments.rows if models else None
     release = iw.publish(
-        private_rows(arguments.rows), epsilon=1.0, delta=1e-6, noise=iw.SeededNoise(1), random_seed=1, progressbar=False
-    )
+        private_rows(arguments.rows), epsilon=1.0, delta=1e-6, for_models=models, n_synthetic=rows,
+        noise=iw.SeededNoise(1), random_seed=1, progressbar=False,
+    )  # fmt: skip
     iw.fit(FORMULA, release, draws=100, random_seed=1, log_likelihood=False)  # what is imported once
     for n in map(int, arguments.rehearsals.split(",")):
         path = None if arguments.path is None else arguments.path.with_name(f"{n}_{arguments.path.name}")
         start = time.perf_counter()
-        rehearsals = iw.rehearse(release, n, path=path, n_jobs=arguments.jobs, random_seed=1, progressbar=False)
+        rehearsals = iw.rehearse(
+            release, n, path=path, n_jobs=arguments.jobs, models=models, random_seed=1, progressbar=False
+        )
         made = time.perf_counter()
-        iw.fit(FORMULA, release, rehearsals=rehearsals, random_seed=1, log_likelihood=False)
+        if arguments.pymc:
+            sampled(release, rehearsals)
+        else:
+            iw.fit(FORMULA, release, rehearsals=rehearsals, random_seed=1, log_likelihood=False)
         done = time.perf_counter()
         print(
             f"{n} rehearsals: made in {made - start:.1f} s, fitted in {done - made:.1f} s, both {done - start:.1f} s, "
