@@ -40,7 +40,8 @@ def test_wheel_and_source_archive(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     [wheel], [source] = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "iwbayes").rglob("*.py")}
-    modules |= {"iwbayes/__init__.pyi"}  # public names for type checkers
+    # public names for type checkers, and the table of expected lengths
+    modules |= {"iwbayes/__init__.pyi", "iwbayes/curator/expected_lengths.csv"}
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     assert modules | {"iwbayes/py.typed"} == {name for name in names if not name.split("/")[0].endswith(".dist-info")}
