@@ -257,6 +257,10 @@ class ModelPosterior(WeightedPosterior):
         """Return gradient (p,) and Hessian (p, p), at theta (p,), of the weighted log likelihood sum_i w_i l_i."""
         return self.graphs.likelihood.derivatives(self._checked(theta), self.weights)
 
+    def mean_curvature(self, theta: np.ndarray) -> Array:
+        """Return minus the weighted mean of the Hessians of the log likelihoods of rows (p, p), at theta (p,)."""
+        return -self.likelihood(theta)[1] / float(self.weights.sum())
+
     def prior(self, theta: np.ndarray) -> tuple[Array, Array]:
         """Return gradient (p,) and Hessian (p, p), at theta (p,), of the terms outside the weighted likelihood."""
         return self.graphs.prior.derivatives(self._checked(theta))

@@ -67,7 +67,7 @@ class FittedRows:
         """Return the model of these rows, with the weights of a sample."""
         if self.design.fast:
             return _FastRows(WeightedRows(self.design, sample.weights))
-        return ScoresOfModel(self._built.with_weights(sample.weights))
+        return self._built.with_weights(sample.weights)
 
     @cached_property
     def _built(self) -> ModelPosterior:
@@ -190,25 +190,6 @@ class _FastRows:
 
     def curvatures(self, theta: Array, rows: NDArray[np.intp], left: Array, right: Array) -> Array:
         return self.rows.at(rows).row_curvatures(theta, left, right)
-
-
-@dataclass(frozen=True, eq=False)
-class ScoresOfModel:
-    """Scores of rows under a PyMC model, as averages need them."""
-
-    posterior: ModelPosterior
-
-    def scores(self, theta: Array) -> Array:
-        """Return scores; see `RowScores`."""
-        return self.posterior.scores(theta)
-
-    def mean_curvature(self, theta: Array) -> Array:
-        """Return the mean curvature; see `RowScores`."""
-        return -self.posterior.likelihood(theta)[1] / float(self.posterior.weights.sum())
-
-    def curvatures(self, theta: Array, rows: NDArray[np.intp], left: Array, right: Array) -> Array:
-        """Return second derivatives of rows; see `RowScores`."""
-        return self.posterior.curvatures(theta, rows, left, right)
 
 
 def parts_of(

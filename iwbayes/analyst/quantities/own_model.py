@@ -16,14 +16,7 @@ from iwbayes.analyst.arguments import check_release
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample
 from iwbayes.analyst.inference.weighted_posterior import posterior_dataset
 from iwbayes.analyst.quantities.averages import Quantity, Rows, Variable, average
-from iwbayes.analyst.quantities.fitted_rows import (
-    RowScores,
-    ScoresOfModel,
-    fit_record,
-    fitted_posterior,
-    parts_of,
-    weight_draw_of,
-)
+from iwbayes.analyst.quantities.fitted_rows import RowScores, fit_record, fitted_posterior, parts_of, weight_draw_of
 from iwbayes.analyst.released_tilt import has_shares_of
 from iwbayes.release import Release
 from iwbayes.utils.arrays import Array, row_blocks
@@ -195,8 +188,7 @@ class ModelRows:
 
     def model_of(self, sample: WeightedSample) -> RowScores:
         """Return the model of these rows, with the weights of a sample."""
-        scale = self.model.weights.sum() / sample.total
-        return ScoresOfModel(self.model.with_weights(sample.weights * scale))
+        return self.model.with_weights(sample.weights)
 
 
 @dataclass(frozen=True, eq=False)
