@@ -72,6 +72,22 @@ def check_release(release: Any) -> Release:
     return release
 
 
+def check_pymc_model(model: Any, remedy: str = "") -> None:
+    """Raise unless a model is one of PyMC; `remedy` is a sentence for the message."""
+    import pymc as pm
+
+    if isinstance(model, pm.Model):
+        return
+    if hasattr(
+        model, "backend"
+    ):  # predict and interpret of Bambi need the intercept of predictors that are not centred
+        remedy = (
+            "Build the Bambi model with center_predictors=False (and noncentered=False if it has group effects), and "
+            f"pass its backend.model. {remedy}"
+        )
+    raise TypeError(f"model must be a PyMC model; got {type(model).__name__}. {remedy}".rstrip())
+
+
 def check_enough_draws(n_draws: int, n_parameters: int) -> None:
     """Raise if there are too few draws to estimate a covariance, which calibration needs."""
     if n_draws <= n_parameters:

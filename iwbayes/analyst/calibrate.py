@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.arguments import Method, check_release, check_sampling
+from iwbayes.analyst.arguments import Method, check_pymc_model, check_release, check_sampling
 from iwbayes.analyst.calibration.calibrated import calibrated, groups_of
 from iwbayes.analyst.calibration.measure import How
 from iwbayes.analyst.calibration.record import NOT_CALIBRATED
@@ -213,6 +213,7 @@ def _checked_posterior(idata: arviz_compat.ArvizObject, model: pm.Model, release
     """Return the posterior with its dimensions in order; ValueError if it or its model cannot be calibrated."""
     from iwbayes.analyst.weighting.release_rows import check_model
 
+    check_pymc_model(model, "Then weight it: reweight(model, release).")
     if arviz_compat.has_group(idata, "calibration"):
         raise ValueError("these draws are calibrated already. Pass the draws of the weighted model itself.")
     if not arviz_compat.has_group(idata, "posterior"):
@@ -226,7 +227,10 @@ def _checked_posterior(idata: arviz_compat.ArvizObject, model: pm.Model, release
     check_model(model, release, {rv.name: posterior[rv.name].shape[2:] for rv in model.free_RVs if rv.name in found})
     absent, unknown = free - found, found - set(model.named_vars)
     if absent:
-        raise ValueError(f"the posterior lacks the free variables {sorted(absent)}. Sample without var_names.")
+        raise ValueError(
+            f"the posterior lacks the free variables {sorted(absent)}. Keep all of them: leave var_names out of "
+            "pm.sample, or use omit_offsets=False in Bambi's fit."
+        )
     if unknown:
         raise ValueError(
             f"the posterior has variables {sorted(unknown)} that the model lacks. Pass the model of these draws."

@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.arguments import Method, check_pool_total, check_release, check_sampling
+from iwbayes.analyst.arguments import Method, check_pool_total, check_pymc_model, check_release, check_sampling
 from iwbayes.analyst.calibration.calibrated import Calibrated, calibrated, groups_of, pool_record
 from iwbayes.analyst.calibration.noise_aware import noise_aware_weights
 from iwbayes.analyst.inference.nuts import SamplingSettings, sample_model
@@ -161,13 +161,10 @@ def _by_runs(
 
 def _check_pooled_model(model: Any, release: Release, method: str) -> bool:
     """Raise unless a model can be pooled, before anything is sampled; return whether it has discrete variables."""
-    import pymc as pm
-
     from iwbayes.analyst.weighting.release_rows import check_weighted_rows
     from iwbayes.analyst.weighting.reweight import common_weights
 
-    if not isinstance(model, pm.Model):
-        raise TypeError(f"model must be a PyMC model; got {type(model).__name__}. Use reweight(model, release).")
+    check_pymc_model(model, "Then weight it: reweight(model, release).")
     growing = (
         f". Its prior would count for {len(release.synthetic)} synthetic rows, and the likelihood for "
         f"{release.n_private} private ones. Marginalise row-level variables out."

@@ -184,7 +184,9 @@ def formula_hints(formula: str, schema: Schema) -> str:
 def no_such_columns(formula: str, names: Sequence[str], schema: Schema) -> ValueError:
     """Return the error for names in a formula that are not columns of the schema."""
     called = [name for name in names if re.search(rf"(?<![\w.]){re.escape(name)}\s*\(", formula)]
-    known = f" Functions are {', '.join(_FUNCTIONS)} and those of np." if called else ""
+    known = (
+        f" Functions are {', '.join(_FUNCTIONS)} and those of np; others need a PyMC or Bambi model." if called else ""
+    )
     return ValueError(
         f"formula {formula!r} must use columns of the schema; got {names}, it has {list(schema.names)}."
         f"{known}{formula_hints(formula, schema)}"

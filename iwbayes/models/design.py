@@ -219,10 +219,12 @@ def _named(parsed: Any, schema: Schema, asked: FamilyName | Family | None) -> tu
         asked = default_family(schema[lhs]) if lhs in schema.names else "gaussian"
     family = get_family(asked)
     if lhs not in schema.names and not family.continuous:
-        remedy = "" if lhs.isidentifier() else ", or family='gaussian' for an expression"
+        other = "" if lhs.isidentifier() else ", or family='gaussian' for an expression"
+        remedy = f"Use one of {list(schema.names)}{other}."
+        if chosen := re.fullmatch(r"`?(\w+)`?\[.*\]", lhs):  # Bambi's way to name the success
+            remedy = f"Write {chosen[1]} ~ ...: the last declared level is the success."
         raise ValueError(
-            f"the response of family {family.name!r} must be a column of the schema; got {lhs!r}. Use one of "
-            f"{list(schema.names)}{remedy}."
+            f"the response of family {family.name!r} must be a column of the schema; got {lhs!r}. {remedy}"
         )
     return lhs, family
 

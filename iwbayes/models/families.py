@@ -170,7 +170,11 @@ def get_family(family: str | Family) -> Family:
         return family
     if not isinstance(family, str) or family not in FAMILIES:
         other = _OTHER_NAMES.get(family) if isinstance(family, str) else None
-        remedy = f"Use family={other!r}." if other else "Choose the family by the type of the response."
+        remedy = (
+            f"Use family={other!r}."
+            if other
+            else ("Choose the family by the type of the response. Other families need a PyMC or Bambi model.")
+        )
         raise ValueError(f"family must be one of {sorted(get_args(FamilyName))}; got {family!r}. {remedy}")
     return FAMILIES[family]
 

@@ -94,27 +94,41 @@ class WeightedRows:
 
     def values(self, theta: Array) -> Array:
         """Return the weighted log likelihood at each theta (draw, p), shape (draw,); canonical families omit c(y)."""
-        x, y, family = self.design.x, self.design.y, self.design.fast_family
-        shape = (x.shape[1], self.design.n_predictors)
-        beta = theta[:, : shape[0] * shape[1]].reshape(-1, *shape)
-        total = np.zeros(len(beta)) if family.cumulant is None else np.einsum("sjk,jk->s", beta, self._statistic)
-        for draws in row_blocks(len(beta), _BLOCK_DRAWS):
-            block = np.ascontiguousarray(beta[draws].transpose(2, 1, 0))
-            sums = np.zeros(block.shape[2])
-            for rows in row_blocks(len(self.weights), _BLOCK_ROWS):
-                # the product gets no name, so that the next block reuses its memory, which is still in the cache
-                if family.cumulant is None:
-                    sums += self.weights[rows] @ family.log_density(x[rows] @ block, y[rows, None], theta[draws, -1])
-                else:
-                    sums -= self.weights[rows] @ family.cumulant(x[rows] @ block)
-            total[draws] += sums
-        return total
+        return values_each([self], theta)[0]
 
     @cached_property
     def _statistic(self) -> Array:
         """Weighted sufficient statistic sum_i w_i x_i T(y_i)', shape (column, predictor)."""
         statistic = self.design.fast_family.statistic(self.design.y, self.design.n_predictors)
         return self.design.x.T @ (statistic * self.weights).T
+
+
+def values_each(each: Sequence[WeightedRows], theta: Array) -> Array:
+    """Return the values of several likelihoods at each theta (draw, p), shape (likelihood, draw).
+
+    If all have one design, its rows are evaluated once.
+    """
+    design, family = each[0].design, each[0].design.fast_family
+    if any(rows.design is not design for rows in each):
+        return np.concatenate([values_each([rows], theta) for rows in each])
+    x, y, shape = design.x, design.y, (design.x.shape[1], design.n_predictors)
+    beta = theta[:, : shape[0] * shape[1]].reshape(-1, *shape)
+    if family.cumulant is None:
+        total = np.zeros((len(each), len(beta)))
+    else:
+        total = np.stack([np.einsum("sjk,jk->s", beta, rows._statistic) for rows in each])
+    weights = np.stack([rows.weights for rows in each])
+    for draws in row_blocks(len(beta), _BLOCK_DRAWS):
+        block = np.ascontiguousarray(beta[draws].transpose(2, 1, 0))
+        sums = np.zeros((len(each), block.shape[2]))
+        for rows in row_blocks(len(y), _BLOCK_ROWS):
+            # the product gets no name, so that the next block reuses its memory, which is still in the cache
+            if family.cumulant is None:
+                sums += weights[:, rows] @ family.log_density(x[rows] @ block, y[rows, None], theta[draws, -1])
+            else:
+                sums -= weights[:, rows] @ family.cumulant(x[rows] @ block)
+        total[:, draws] += sums
+    return total
 
 
 def derivatives_each(each: Sequence[WeightedRows], theta: Array) -> tuple[Array, Array, Array]:

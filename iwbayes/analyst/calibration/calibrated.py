@@ -43,6 +43,7 @@ from iwbayes.analyst.inference.weight_draws import (
     Draws,
     draw_components,
     draw_densities,
+    draws_near,
     sample_statistics,
 )
 from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior, map_draws
@@ -118,12 +119,15 @@ def calibrated(
         theta = assignment.take([one.theta for one in each])
         described = posterior.names, theta, assignment.part, len(vectors), release, tilt, judged, formula
         record = pool_record(*described, posterior.facts)
+    elif several and how == "none":
+        each = _under_each(posterior, vectors, settings, assignment.n_each, rng, posterior.mode(start))()
+        theta = assignment.take([one.theta for one in each])
     else:
         start = posterior.mode(start).theta if several and start is not None else start
         located = posterior.modes(vectors, start)
         each = draw_components(located, settings, assignment.n_each, rng)
         theta = assignment.take([one.theta for one in each])
-        if several and how != "none":
+        if several:
             theta, record = _mixed(located, each, assignment, release)
         elif how != "none":
             flat = theta.reshape(-1, len(posterior.names))
@@ -335,7 +339,7 @@ def _pooled(
         # without the second-order term, because the draws follow the tilt's coefficients to every order
         terms = replace(LikelihoodTerms.at(posterior, at), gradients_at=None)
         normal = calibrate_normal(terms, prior=posterior.prior, n_private=release.n_private, tilt=tilt)
-        located = posterior.modes(vectors, at.theta)
+        draw = _under_each(posterior, vectors, settings, n_each, rng, at)
     except (RuntimeError, ValueError, NotImplementedError):  # NotImplementedError: no second derivatives
         if first_run is None or settings.method == "laplace":
             raise
@@ -344,7 +348,30 @@ def _pooled(
         center, precision = sampled.mean(axis=0), np.linalg.inv(np.atleast_2d(np.cov(sampled, rowvar=False)))
         densities = [(posterior.with_weights(own), center, precision) for own in vectors]
         return draw_densities(densities, replace(settings, method="nuts"), n_each, rng, proposals=0), None
-    return draw_components(located, settings, n_each, rng), normal
+    return draw(), normal
+
+
+def _under_each(
+    posterior: WeightedPosterior,
+    vectors: Array,
+    settings: SamplingSettings,
+    n_each: int,
+    rng: np.random.Generator,
+    at: Mode,
+) -> Callable[[], list[Draws]]:
+    """Find the modes that are needed to draw under several weight vectors (draw, row), and return how to draw.
+
+    `at` is the mode under their average. Errors of the search for modes come here, those of sampling with the draws.
+    """
+    found = draws_near(posterior, vectors, at, settings, n_each, rng)
+    left = [index for index in range(len(vectors)) if index not in found]
+    located = posterior.modes(vectors[left], at.theta, left) if left else []
+
+    def draw() -> list[Draws]:
+        rest = dict(zip(left, draw_components(located, settings, n_each, rng, left), strict=True))
+        return [(found | rest)[index] for index in range(len(vectors))]
+
+    return draw
 
 
 def pool_record(

@@ -245,7 +245,8 @@ def _directions(precision: Array, curvature: Array, information: Array, n: float
         raise ValueError(
             "the curvature of the weighted log likelihood must be positive definite in the directions that the rows "
             f"inform; its smallest relative eigenvalue is {values[0] / abs(values[-1]):.1e}. The mode is at an edge or "
-            "in a flat part of the likelihood. Use tighter priors or a different parametrisation."
+            "in a flat part of the likelihood. Use tighter priors or a centred parametrisation (in Bambi, "
+            "noncentered=False, or hsgp(..., centered=True))."
         )
     return basis, n_prior, inner
 

@@ -67,8 +67,8 @@ _OF_FIT = {
         "<",
         NONQUADRATICITY_LIMIT,
         "the rows inform the parameters along a curve, and calibrated intervals assume that their likelihood is close "
-        "to normal. Write group effects centred, Normal(mean, scale), instead of mean + scale * offset; merge small "
-        "groups.",
+        "to normal. Write group effects centred, Normal(mean, scale), instead of mean + scale * offset (in Bambi, "
+        "noncentered=False); merge small groups.",
     ),
     "weight_draws": (
         ">",

@@ -24,12 +24,19 @@ from pytensor.graph.traversal import ancestors
 
 from iwbayes.analyst.inference.row_graph import check_operations, one_row
 from iwbayes.analyst.inference.weighted_posterior import Mode, WeightedPosterior
-from iwbayes.analyst.weighting.graph_functions import Batched, CompiledWhenUsed, CountsCalls, SmoothFunction, evaluate
+from iwbayes.analyst.weighting.graph_functions import (
+    BLOCK,
+    Batched,
+    CompiledWhenUsed,
+    CountsCalls,
+    SmoothFunction,
+    evaluate,
+)
 from iwbayes.analyst.weighting.observed_rows import weighted_variables
 from iwbayes.analyst.weighting.release_rows import MovableRows
 from iwbayes.analyst.weighting.reweight import common_weights, unweight
 from iwbayes.tables import SyntheticTable
-from iwbayes.utils.arrays import Array
+from iwbayes.utils.arrays import Array, row_blocks
 from iwbayes.utils.newton import maximise
 
 # Cost of one row in a compiled graph, in the unit of `WORK_LIMIT`: numbers that numpy processes.
@@ -90,6 +97,11 @@ class ModelGraphs(CountsCalls):
             and all(np.array_equal(evaluate(own), evaluate(its)) for own, its in zip(*others, strict=True))
             and equal_computations(self._terms, other._terms, *inputs)
         )
+
+    @cached_property
+    def row_values(self) -> Batched:
+        """Log likelihoods of the rows (sample, row) at many theta (sample, p)."""
+        return Batched([self.theta], [self.rows], n_rows=self.n_rows)
 
     @cached_property
     def of_one_row(self) -> Batched:
@@ -247,11 +259,32 @@ class ModelPosterior(WeightedPosterior):
 
     def log_likelihoods(self, theta: np.ndarray) -> Array:
         """Return weighted log likelihoods, shape (sample,), at points (sample, p)."""
-        return self.graphs.likelihood.values(self._checked(theta, 2), self.weights)
+        return self._log_likelihoods_under(self.weights[None], theta)[0]
+
+    def _log_likelihoods_under(self, weights: Array, theta: Array) -> Array:
+        """Return weighted log likelihoods (draw, sample) under weight vectors (draw, row): rows are evaluated once."""
+        found, used = np.empty((len(weights), len(theta))), np.flatnonzero((weights > 0).any(axis=0))
+        own, whole = weights[:, used], len(used) == self.n_rows
+        for block in row_blocks(len(theta), max(1, BLOCK // self.n_rows)):
+            [rows] = self.graphs.row_values(self._checked(theta[block], 2))
+            rows = rows if whole else rows[:, used]
+            if np.all(own > 0):
+                found[:, block] = own @ rows.T
+            else:  # rows with weight zero may have density zero
+                found[:, block] = [rows[:, one > 0] @ one[one > 0] for one in own]
+        return found
 
     def log_densities(self, theta: np.ndarray) -> Array:
         """Return the weighted log density, shape (sample,), at points (sample, p), Jacobians included."""
-        return self.log_likelihoods(theta) + self.graphs.prior.values(theta)
+        if len(theta) == 1:  # by the functions that a search for the mode needs anyway
+            return self.graphs.likelihood.values(self._checked(theta, 2), self.weights) + self.graphs.prior.values(
+                theta
+            )
+        return self.log_densities_under(self.weights[None], theta)[0]
+
+    def log_densities_under(self, weights: Array, theta: Array) -> Array:
+        """Return log densities (draw, sample) at points (sample, p) under weight vectors (draw, row)."""
+        return self._log_likelihoods_under(weights, theta) + self.graphs.prior.values(theta)
 
     def likelihood(self, theta: np.ndarray) -> tuple[Array, Array]:
         """Return gradient (p,) and Hessian (p, p), at theta (p,), of the weighted log likelihood sum_i w_i l_i."""

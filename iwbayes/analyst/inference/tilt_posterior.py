@@ -26,8 +26,8 @@ from iwbayes.utils.arrays import MERGE_SHARE, Array, identical_rows, row_blocks,
 from iwbayes.utils.newton import maximise
 from iwbayes.utils.threads import one_blas_thread
 
-# Size of one block of weights of many draws, in numbers: 2^17 float64 are 1 MiB, which fits in a processor's cache.
-_BLOCK = 2**17
+# Rows and draws of a block, whose weights then stay in the processor's cache.
+_BLOCK_ROWS, _BLOCK_DRAWS = 512, 128
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,12 +57,20 @@ class TiltPosterior(LogDensity):
     def means(self, b: Array) -> Array:
         """Return the weighted means m(b) of the features, shape (sample, k), at coefficients of that shape."""
         found = np.empty((len(b), self.phi.shape[1]))
-        for part in row_blocks(len(b), _BLOCK // len(self.base)):
-            weights = b[part] @ self.phi.T
-            weights += self.base
-            weights -= np.max(weights, axis=1, keepdims=True)
-            np.exp(weights, out=weights)
-            found[part] = weights @ self.phi / weights.sum(axis=1, keepdims=True)
+        for part in row_blocks(len(b), _BLOCK_DRAWS):
+            top, total, sums = np.full(len(b[part]), -np.inf), 0.0, 0.0
+            for rows in row_blocks(len(self.base), _BLOCK_ROWS):
+                weights = b[part] @ self.phi[rows].T
+                weights += self.base[rows]
+                # weights are relative to the largest one so far, so that exponentials cannot overflow
+                largest = np.maximum(top, np.max(weights, axis=1))
+                weights -= largest[:, None]
+                np.exp(weights, out=weights)
+                ratio = np.exp(top - largest)
+                total = total * ratio + weights.sum(axis=1)
+                sums = sums * ratio[:, None] + weights @ self.phi[rows]
+                top = largest
+            found[part] = sums / total[:, None]
         return found
 
     def log_densities(self, b: Array) -> Array:
@@ -134,7 +142,7 @@ def row_noise(posterior: TiltPosterior, b: Array, variance: float, rng: np.rando
 
 
 # Fewest and most proposals of importance sampling, and the work, row x feature x proposal, that limits them.
-_FEWEST, _MOST, _WORK = 1000, 8000, 2e10
+_FEWEST, _MOST, _WORK = 1000, 4000, 2e10
 # Chains, and the smallest number of draws for each, from which the returned draws are chosen.
 _CHAINS, _DRAWS = 4, 1000
 

@@ -4,10 +4,15 @@ The Pareto shape k-hat of the importance ratios measures the Monte Carlo error o
 JMLR 2024). It can reach 0.7 if the posterior is skewed, for example because a level has hardly any events. The proposal
 then takes the mean and covariance of its weighted draws for several rounds (Cappe et al., Statistics and Computing
 2008; weights tempered as in Koblents & Miguez, same journal 2015). If this does not help, NUTS is used.
+
+Weight draws share proposals where k-hat allows (Jedhoff & Buerkner, arXiv 2505.10510, who take the draws of one of the
+posteriors): all log densities at the same points are one product of the log likelihoods of rows and the weights. A t
+distribution that covers all posteriors serves most weight draws; the others get their own mode and proposals.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +26,7 @@ from iwbayes.analyst.inference.nuts import SamplingSettings, WhitenedNuts
 from iwbayes.analyst.inference.weighted_posterior import LogDensity, Mode, WeightedPosterior
 from iwbayes.release.weights import systematic_indices
 from iwbayes.utils.arrays import Array
-from iwbayes.utils.psis import psislw
+from iwbayes.utils.psis import psislw, psislw_rows
 from iwbayes.utils.threads import one_blas_thread
 
 #: Largest k-hat at which the draws are used.
@@ -37,6 +42,8 @@ _LEARNING_ESS, _LEAST_POWER = 20, 1e-6
 # Proposals per draw, and their smallest number; with fewer, k-hat is unreliable. Adapted proposals get as many as for
 # this number of draws.
 _PROPOSALS_PER_DRAW, _LEAST_PROPOSALS, _ADAPTING_DRAWS = 4, 250, 4000
+# Smallest number of proposals that weight draws share, and of effective ones for each of them, if it has more draws.
+_SHARED_PROPOSALS, _LEAST_ESS = 4000, 100
 #: Evaluations, row x proposal, that a fit may use before it reduces the proposals (about a second).
 WORK_LIMIT = 4e8
 
@@ -94,22 +101,32 @@ def _propose(
     log_density: Callable[[Array], Array], center: Array, root: Array, n: int, draws: int, rng: np.random.Generator
 ) -> tuple[ImportanceDraws, tuple[Array, Array] | None]:
     """Make proposals center + root t and draw from them; also return mean and covariance root of weighted proposals."""
-    p = len(center)
-    normal = rng.standard_normal((n, p))
-    stretch = np.sqrt(_PROPOSAL_DOF / rng.chisquare(_PROPOSAL_DOF, n))[:, None]
-    theta = center + normal @ root.T * stretch
-    distance = np.square(normal * stretch).sum(axis=1)
+    theta, log_proposal = _proposals(center, root, n, rng)
     density = log_density(theta)
-    log_ratios = density + (_PROPOSAL_DOF + p) / 2 * np.log1p(distance / _PROPOSAL_DOF)
+    log_ratios = density - log_proposal
     ratios = np.where(np.isfinite(log_ratios), log_ratios, -np.inf)
     if not np.isfinite(ratios).any():
         return ImportanceDraws(theta[:draws], density[:draws], np.nan, np.nan, n), None
     smoothed, pareto_k = psislw(ratios)
+    found = _resampled(theta, density, smoothed, float(pareto_k), draws, rng)
+    return found, _moments(theta, smoothed)
+
+
+def _proposals(center: Array, root: Array, n: int, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Draw center + root t, shape (n, p), and return them with their log density up to a constant."""
+    p = len(center)
+    t = rng.standard_normal((n, p)) * np.sqrt(_PROPOSAL_DOF / rng.chisquare(_PROPOSAL_DOF, n))[:, None]
+    return center + t @ root.T, -(_PROPOSAL_DOF + p) / 2 * np.log1p(np.square(t).sum(axis=1) / _PROPOSAL_DOF)
+
+
+def _resampled(
+    theta: Array, density: Array, log_weights: Array, pareto_k: float, draws: int, rng: np.random.Generator
+) -> ImportanceDraws:
+    """Draw from weighted proposals."""
+    n, weights = len(theta), _powers(log_weights)
     order = rng.permutation(n)
-    weights = _powers(smoothed[order])
-    chosen = rng.permutation(order[systematic_indices(weights, draws, rng)])
-    found = ImportanceDraws(theta[chosen], density[chosen], float(pareto_k), float(1 / np.square(weights).sum()), n)
-    return found, _moments(theta[order], smoothed[order])
+    chosen = rng.permutation(order[systematic_indices(weights[order], draws, rng)])
+    return ImportanceDraws(theta[chosen], density[chosen], pareto_k, float(1 / np.square(weights).sum()), n)
 
 
 def _powers(log_weights: Array, power: float = 1.0) -> Array:
@@ -185,17 +202,86 @@ class ComponentAssignment:
         return np.stack(parts)[self.part, chains, self.index]
 
 
+def draws_near(
+    posterior: WeightedPosterior,
+    vectors: Array,
+    at: Mode,
+    settings: SamplingSettings,
+    n_each: int,
+    rng: np.random.Generator,
+) -> dict[int, Draws]:
+    """Draw under those of several weight vectors (draw, row) whose posteriors are not far from others.
+
+    `at` is the mode under the weights of the posterior. From the mode under the average weights and the scores there
+    follow the modes under all vectors, if these change linearly. First all share proposals, which have the mean and
+    covariance of the mixture of all posteriors. Those for which these are too few get their own proposals, around their
+    own mode, and are left out if that fails.
+    """
+    shape, found = (settings.chains, n_each), dict[int, Draws]()
+    draws, work = math.prod(shape), WORK_LIMIT / posterior.cost
+    if settings.method == "nuts" or len(vectors) == 1:
+        return found
+
+    def keep(index: int, one: ImportanceDraws) -> None:
+        if one.reliable and one.ess >= min(draws, _LEAST_ESS):
+            found[index] = Draws(one.theta.reshape(*shape, -1), {"lp": one.log_density.reshape(shape)}, "laplace", one)
+
+    average = vectors.mean(axis=0)
+    if not np.allclose(average, posterior.weights, rtol=1e-9, atol=0):
+        at = posterior.with_weights(average).mode(at.theta)
+    with one_blas_thread():
+        gradient, _ = posterior.prior(at.theta)
+        within = np.linalg.inv(at.precision)
+        modes = at.theta + (vectors @ posterior.scores(at.theta) + gradient) @ within
+        root = _root(within + np.atleast_2d(np.cov(modes, rowvar=False)))
+        # at most this share of the proposals is effective for the posterior in the middle
+        share = 0.0 if root is None else np.exp(np.linalg.slogdet(within)[1] / 2 - np.log(np.diag(root)).sum())
+        n = max(_SHARED_PROPOSALS, min(draws * len(vectors), int(work)))
+        if root is not None and n * share >= min(draws, _LEAST_ESS):
+            theta, log_proposal = _proposals(modes.mean(axis=0), root, n, rng)
+            densities = posterior.log_densities_under(vectors, theta)
+            ratios = np.where(np.isfinite(densities), densities - log_proposal, -np.inf)
+            usable = np.flatnonzero(np.isfinite(ratios).any(axis=1))
+            smoothed, tails = psislw_rows(ratios[usable])
+            for index, weights, tail in zip(usable.tolist(), smoothed, tails.tolist(), strict=True):
+                keep(index, _resampled(theta, densities[index], weights, tail, draws, rng))
+        n = max(_LEAST_PROPOSALS, min(_PROPOSALS_PER_DRAW * draws, int(work / len(vectors))))
+        for index in range(len(vectors)):
+            if index not in found:
+                density = posterior.with_weights(vectors[index]).log_densities
+                keep(index, importance_draws(density, modes[index], at.precision, n=n, draws=draws, rng=rng))
+    return found
+
+
+def _root(covariance: Array) -> Array | None:
+    """Return a lower triangular root of a covariance, or None if it is not positive definite."""
+    scale = np.sqrt(np.diag(covariance))
+    try:
+        return np.asarray(scale[:, None] * np.linalg.cholesky(covariance / np.outer(scale, scale)))
+    except np.linalg.LinAlgError:
+        return None
+
+
 def draw_components(
-    located: Sequence[tuple[WeightedPosterior, Mode]], settings: SamplingSettings, n_each: int, rng: np.random.Generator
+    located: Sequence[tuple[WeightedPosterior, Mode]],
+    settings: SamplingSettings,
+    n_each: int,
+    rng: np.random.Generator,
+    numbers: Sequence[int] | None = None,
 ) -> list[Draws]:
-    """Draw from each of the posteriors that `WeightedPosterior.modes` returns, `n_each` draws in each chain."""
+    """Draw from each of the posteriors that `WeightedPosterior.modes` returns, `n_each` draws in each chain.
+
+    `numbers` are those of the weight draws, for messages, if these are some of several.
+    """
+    if not located:
+        return []
     most = int(WORK_LIMIT / len(located) / max(posterior.cost for posterior, _ in located))
     n, n_adapted = (
         max(_LEAST_PROPOSALS, min(_PROPOSALS_PER_DRAW * draws, most))
         for draws in (settings.chains * n_each, _ADAPTING_DRAWS)
     )
     densities = [(posterior, mode.theta, mode.precision) for posterior, mode in located]
-    return draw_densities(densities, settings, n_each, rng, proposals=n, adapted=n_adapted)
+    return draw_densities(densities, settings, n_each, rng, proposals=n, adapted=n_adapted, numbers=numbers)
 
 
 def draw_densities(
@@ -206,6 +292,7 @@ def draw_densities(
     *,
     proposals: int,
     adapted: int = 0,
+    numbers: Sequence[int] | None = None,
 ) -> list[Draws]:
     """Draw from several log densities of the same dimension: by importance sampling, or by NUTS if k-hat is too large.
 
@@ -222,7 +309,8 @@ def draw_densities(
             statistics = {"lp": one.log_density.reshape(shape)}
             found[index] = Draws(one.theta.reshape(*shape, -1), statistics, "laplace", one)
         elif settings.method == "laplace":
-            of = f" of weight draw {index}" if len(densities) > 1 else ""
+            several = len(densities) > 1 or numbers is not None
+            of = f" of weight draw {index if numbers is None else numbers[index]}" if several else ""
             raise RuntimeError(
                 f"pareto_k {one.pareto_k:.2f}{of} is not below {K_HAT_LIMIT}: the Student-t proposal approximates this "
                 "posterior poorly. Use method='nuts' or method='auto'."

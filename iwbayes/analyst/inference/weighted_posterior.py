@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -120,6 +120,13 @@ class WeightedPosterior(LogDensity, WeightedScores):
     def with_weights(self, weights: Array) -> WeightedPosterior:
         """Return the same posterior under different weights of its rows, shape (row,)."""
 
+    def log_densities_under(self, weights: Array, theta: Array) -> Array:
+        """Return log densities, shape (draw, sample), at points (sample, p), under several weight vectors (draw, row).
+
+        They may lack a constant of each weight vector, as those of `log_densities` do.
+        """
+        return np.stack([self.with_weights(own).log_densities(theta) for own in weights])
+
     def movable(self, table: SyntheticTable) -> WeightedPosterior:
         """Return the same model, on the rows of a table, in a form that `on_rows` can evaluate; ValueError if none."""
         return self
@@ -132,20 +139,23 @@ class WeightedPosterior(LogDensity, WeightedScores):
     def constrain(self, theta: Array) -> dict[str, Array]:
         """Return values by name, each (sample, ...), at points (sample, p)."""
 
-    def modes(self, weights: Array, start: Array | None = None) -> list[tuple[WeightedPosterior, Mode]]:
+    def modes(
+        self, weights: Array, start: Array | None = None, numbers: Sequence[int] | None = None
+    ) -> list[tuple[WeightedPosterior, Mode]]:
         """Find the posterior and its mode under each of several weight vectors (draw, row).
 
         Each search takes steps from the mode under the weights of this object, near `start` (p,), with the curvature
-        there. RuntimeError if a mode was not found; the message names the weight draw, if there are several.
+        there. RuntimeError if a mode was not found; the message names the weight draw, by its number in `numbers` if
+        these are some of several weight draws.
         """
         each = [self.with_weights(own) for own in weights]
-        if len(each) == 1:
+        if len(each) == 1 and numbers is None:
             return [(each[0], each[0].mode(start))]
         at = self.mode(start)
         gradient, _ = self.prior(at.theta)
         steps = np.linalg.solve(at.precision, (weights @ self.scores(at.theta) + gradient).T).T
         found = []
-        for index, (own, step) in enumerate(zip(each, steps, strict=True)):
+        for index, own, step in zip(numbers or range(len(each)), each, steps, strict=True):
             try:
                 found.append((own, own.mode(_nearer(own, at, step))))
             except (RuntimeError, ValueError) as error:

@@ -12,7 +12,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.arguments import check_release
+from iwbayes.analyst.arguments import check_pymc_model, check_release
 from iwbayes.analyst.criticism.weighted_sample import WeightedSample
 from iwbayes.analyst.inference.weighted_posterior import posterior_dataset
 from iwbayes.analyst.quantities.averages import Quantity, Rows, Variable, average
@@ -104,6 +104,7 @@ def averages(
     """
     if not callable(function):
         raise TypeError(f"function must be a function of draws and rows; got {type(function).__name__}.")
+    check_pymc_model(weighted_model, "Then weight it: reweight(model, release).")
     fitted = ModelRows.of(idata, release, weighted_model)
     center = fitted.theta.mean(axis=0, keepdims=True)
     names = list(_values(function, fitted, center))

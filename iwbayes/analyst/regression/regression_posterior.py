@@ -17,7 +17,7 @@ from iwbayes.analyst.regression.model import log_prior
 from iwbayes.models.design import Design, other_rows
 from iwbayes.models.design_weight import DesignWeight
 from iwbayes.models.priors import LogPrior, prior_scales
-from iwbayes.models.weighted_rows import WeightedRows, maxima, merge_draws
+from iwbayes.models.weighted_rows import WeightedRows, maxima, merge_draws, values_each
 from iwbayes.release import Release
 from iwbayes.release.weights import Weights, kish_ess
 from iwbayes.tables import SyntheticTable
@@ -148,6 +148,10 @@ class RegressionPosterior(WeightedPosterior):
         """Return the log density, shape (sample,), at points of shape (sample, p)."""
         return self.merged.values(theta) + self.log_prior.value(theta)
 
+    def log_densities_under(self, weights: Array, theta: Array) -> Array:
+        """Return log densities (draw, sample) at points (sample, p) under weight vectors (draw, row)."""
+        return values_each(merge_draws(self.design, self._pseudo(weights)), theta) + self.log_prior.value(theta)
+
     def gradient(self, theta: Array) -> tuple[float, Array]:
         """Return the log density at theta (p,) and its gradient (p,)."""
         value, gradient = self.merged.gradient(theta)
@@ -201,7 +205,9 @@ class RegressionPosterior(WeightedPosterior):
         """Find the mode, starting at `start` (p,)."""
         return self._modes([self], start)[0]
 
-    def modes(self, weights: Array, start: Array | None = None) -> list[tuple[WeightedPosterior, Mode]]:
+    def modes(
+        self, weights: Array, start: Array | None = None, numbers: Sequence[int] | None = None
+    ) -> list[tuple[WeightedPosterior, Mode]]:
         """Return the posterior and its mode for each of several weight vectors (draw, row), found in one batch."""
         merged = merge_draws(self.design, self._pseudo(weights))
         own = [
@@ -210,12 +216,14 @@ class RegressionPosterior(WeightedPosterior):
         ]
         if start is None and len(own) > 1:
             start = self.mode().theta  # the modes under the weight draws are close to each other
-        return list(zip(own, self._modes(own, start), strict=True))
+        return list(zip(own, self._modes(own, start, numbers), strict=True))
 
-    def _modes(self, each: Sequence[RegressionPosterior], start: Array | None) -> list[Mode]:
+    def _modes(
+        self, each: Sequence[RegressionPosterior], start: Array | None, numbers: Sequence[int] | None = None
+    ) -> list[Mode]:
         starts = None if start is None else np.tile(start, (len(each), 1))
         try:
-            return find_modes([one.merged for one in each], self.log_prior, starts)
+            return find_modes([one.merged for one in each], self.log_prior, starts, numbers)
         except NotReachedError as error:
             p = self.design.n_parameters
             with np.errstate(divide="ignore"):  # a weight of zero
@@ -229,16 +237,23 @@ class RegressionPosterior(WeightedPosterior):
             ) from error
 
 
-def find_modes(each: Sequence[WeightedRows], prior: LogPrior, starts: Array | None = None) -> list[Mode]:
-    """Find the modes of weighted posteriors with one prior; see `maxima`. Errors name the weight draw that failed."""
+def find_modes(
+    each: Sequence[WeightedRows], prior: LogPrior, starts: Array | None = None, numbers: Sequence[int] | None = None
+) -> list[Mode]:
+    """Find the modes of weighted posteriors with one prior; see `maxima`.
+
+    Errors name the weight draw that failed, by its number if these are some of several weight draws.
+    """
     try:
         found = maxima(each, prior, starts)
     except NotReachedError as error:
-        if len(each) == 1:
+        if len(each) == 1 and numbers is None:
             raise
+        failed = int(error.indices[0])
+        number = failed if numbers is None else numbers[failed]
         raise RuntimeError(
-            f"Newton's method did not find the mode of the posterior under weight draw {int(error.indices[0])} (it "
-            f"failed under {len(error.indices)} of {len(each)} weight draws). {OF_A_DRAW} Otherwise scale the "
-            "columns, drop collinear terms or use smoother priors."
+            f"Newton's method did not find the mode of the posterior under weight draw {number} (the "
+            f"first of {len(error.indices)} that failed). {OF_A_DRAW} Otherwise scale the columns, drop "
+            "collinear terms or use smoother priors."
         ) from error
     return [Mode(*one) for one in zip(found.theta, found.precision, found.extra, strict=True)]

@@ -27,8 +27,8 @@ _OUT_OF_RANGE = "local_check_parameter_to_ninf_switch"
 _WORK_IN_PYTHON, _ROWS_OF_A_CALL = 40_000, 160
 # With fewer calls than these, a second graph does not pay.
 _FEWEST_CALLS = 20
-# Size of a block, points x rows: intermediate values for all points would not fit in memory.
-_BLOCK = 2**17
+#: Size of a block, points x rows: intermediate values for all points would not fit in memory.
+BLOCK = 2**17
 
 # Evaluate f(switch(c, a, b)) instead of both f(a) and f(b), as in a Bernoulli log density. Without this, its gradients
 # in 20,000 rows take 1.3 times as long, and its values 1.5 times.
@@ -115,7 +115,7 @@ class Batched(CountsCalls):
         many = {var: pt.tensor(shape=(None, *var.type.shape), dtype=var.type.dtype) for var in inputs}
         function = vectorize_graph(outputs, many)
         self._function = CompiledWhenUsed([*many.values(), *others], function, n_rows=n_rows)
-        self._size, self._ndims = _BLOCK // (n_rows or 1), [output.type.ndim for output in outputs]
+        self._size, self._ndims = BLOCK // (n_rows or 1), [output.type.ndim for output in outputs]
 
     def __call__(self, *values: Array, others: Sequence[Array] = ()) -> list[Array]:
         """Evaluate the outputs, each (value, ...)."""

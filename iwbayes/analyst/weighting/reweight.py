@@ -16,7 +16,7 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
-from iwbayes.analyst.arguments import check_total
+from iwbayes.analyst.arguments import check_pymc_model, check_total
 from iwbayes.analyst.arviz_compat import ArvizObject, has_group, with_groups
 from iwbayes.analyst.weighting.graph_functions import evaluate
 from iwbayes.analyst.weighting.observed_rows import (
@@ -121,6 +121,7 @@ def reweight(
     5.0
     """
     check_total(total)
+    check_pymc_model(model)
     if model.parent is not None:
         raise ValueError(
             "the model is nested in another model and may share its variables. Reweight the outermost model."
@@ -258,6 +259,7 @@ def log_likelihood(idata: ArvizObject, weighted: pm.Model, *, progressbar: bool 
     """
     if not has_group(idata, "posterior"):
         raise ValueError("the ArviZ object has no posterior group. Sample the model first.")
+    check_pymc_model(weighted, "Then weight it: reweight(model, release).")
     plain = transform_model(weighted, lambda fgraph, name, rv, value: rv)
     # PyMC cannot compute log likelihoods of models with initial values, which are not needed here
     plain.rvs_to_initial_values.update(dict.fromkeys(plain.rvs_to_initial_values))

@@ -19,9 +19,10 @@ from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, calibrate_norm
 from iwbayes.analyst.fit import fit
 from iwbayes.analyst.inference import weight_draws
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
-from iwbayes.analyst.inference.weight_draws import ComponentAssignment
+from iwbayes.analyst.inference.nuts import SamplingSettings
+from iwbayes.analyst.inference.weight_draws import ComponentAssignment, ImportanceDraws, draws_near
 from iwbayes.analyst.inference.weighted_posterior import Mode
-from iwbayes.analyst.regression.regression_posterior import find_modes
+from iwbayes.analyst.regression.regression_posterior import RegressionProblem, find_modes
 from iwbayes.analyst.weighting.reweight import reweight
 from iwbayes.models.design import build_design
 from iwbayes.models.priors import LogPrior, prior_scales
@@ -241,7 +242,7 @@ def degenerate(draw=3, n_draws=5):
 
 def test_a_draw_without_a_mode_is_named():
     # warnings are errors here: none leaks from the steps that overflow
-    with pytest.raises(RuntimeError, match=r"under weight draw 3 \(it failed under 1 of 5.*temper"):
+    with pytest.raises(RuntimeError, match=r"under weight draw 3 \(the first of 1 that failed\).*temper"):
         uncalibrated_fit("z ~ x", degenerate(), "gaussian")
 
 
@@ -345,6 +346,7 @@ def test_nuts_takes_the_failures_only(monkeypatch, compilations):
         return replace(found, pareto_k=0.9 if len(tried) == 2 else 0.1)
 
     release = make_release(n_draws=3)
+    monkeypatch.setattr("iwbayes.analyst.calibration.calibrated.draws_near", lambda *_: {})
     monkeypatch.setattr(weight_draws, "importance_draws", some_fail)
     idata = uncalibrated_fit("y ~ x", release, "bernoulli", **nuts(60, tune=100, compute_convergence_checks=False))
     assert arviz_compat.group(idata, "posterior").attrs["method"] == "laplace+nuts"
@@ -355,6 +357,85 @@ def test_nuts_takes_the_failures_only(monkeypatch, compilations):
     for k, log_density in enumerate(tried):
         np.testing.assert_allclose(lp[part == k], log_density(theta).reshape(part.shape)[part == k], rtol=1e-9)
     assert stats["diverging"].dtype == bool and not stats["diverging"].to_numpy()[part != 1].any()
+
+
+# shared proposals
+
+
+@pytest.mark.parametrize("zeros", ["none", "some", "all"])
+@pytest.mark.parametrize(("formula", "family"), FORMULAS)
+def test_densities_under_many_weights_are_those_of_each(formula, family, zeros):
+    release = make_release(whole=True)
+    own = release.weights.draw_values
+    if zeros == "some":
+        own = own * (np.random.default_rng(1).random(own.shape) > 0.2)
+    elif zeros == "all":
+        own = own * (np.arange(M) >= 20)
+    release = replace(release, weights=iw.Weights(np.log(np.maximum(own, 1e-300)), "several"))
+    plain = iw.regression(formula, release, family=family)
+    posteriors = [
+        RegressionProblem.of(build_design(formula, release.synthetic.frame, OTHER_SCHEMA, family), release, None,
+                             release.weights).posterior,
+        ModelPosterior(reweight(plain, own.mean(axis=0), total=N)),
+    ]  # fmt: skip
+    vectors = own * (N / own.sum(axis=1, keepdims=True))
+    for posterior in posteriors:
+        theta = np.random.default_rng(2).normal(size=(5, len(posterior.names))) * 0.4
+        found = posterior.log_densities_under(vectors, theta)
+        each = np.stack([posterior.with_weights(one).log_densities(theta) for one in vectors])
+        np.testing.assert_allclose(found, each, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("total", "proposals"), [(N, 2000 * K), (1e7 * N, 4 * 2000)])
+def test_draws_near_have_the_closed_form_of_every_weight_draw(total, proposals):
+    """Close posteriors share proposals; distant ones have their own, without a search for a mode."""
+    release = make_release(spread=1.0)
+    terms = ModelPosterior(reweight(gaussian_model(release), release.weights, total=total))
+    terms.modes = None  # nothing may look for the modes
+    vectors = release.weights.draw_values
+    vectors = vectors * (total / vectors.sum(axis=1, keepdims=True))
+    settings = SamplingSettings(2, 1000, "auto", {})
+    found = draws_near(terms, vectors, terms.mode(), settings, 1000, np.random.default_rng(3))
+    assert sorted(found) == list(range(K)) and {draws.method for draws in found.values()} == {"laplace"}
+    assert {draws.proposals.n_proposals for draws in found.values()} == {proposals}
+    means, variances, _, _ = closed_forms(release, total=total)
+    for index, draws in found.items():
+        n = min(draws.proposals.ess, 2000)
+        check_mixture(draws.theta.ravel(), means[index : index + 1], variances[index : index + 1], n)
+        own = terms.with_weights(vectors[index])
+        np.testing.assert_allclose(draws.statistics["lp"][0, :5], own.log_densities(draws.theta[0, :5]), rtol=1e-9)
+
+
+def test_weight_draws_that_nothing_near_serves_keep_their_numbers(monkeypatch):
+    """They get modes and proposals as before, and messages name them as the user does."""
+    release = make_release(n_draws=4)
+    near = weight_draws.draws_near
+    monkeypatch.setattr(
+        "iwbayes.analyst.calibration.calibrated.draws_near",
+        lambda *arguments: {index: draws for index, draws in near(*arguments).items() if index != 2},
+    )
+    idata = uncalibrated_fit("y ~ x", release, "bernoulli", draws=400)
+    whole = uncalibrated_fit("y ~ x", replace(release, weights=release.weights), "bernoulli", draws=400, method="nuts",
+                             sampler={"cores": 1})  # fmt: skip
+    part = arviz_compat.group(idata, "sample_stats")["weight_draw"].to_numpy()
+    assert np.unique(part).tolist() == [0, 1, 2, 3]
+    other = arviz_compat.group(whole, "sample_stats")["weight_draw"].to_numpy()
+    one, two = columns_of(idata, "x")[part.ravel() == 2], columns_of(whole, "x")[other.ravel() == 2]
+    assert np.all(np.abs(one.mean(axis=0) - two.mean(axis=0)) < 5 * two.std(axis=0) * np.sqrt(2 / 100))
+    monkeypatch.setattr(
+        weight_draws, "importance_draws", lambda *_, **__: ImportanceDraws(*[np.zeros(1)] * 2, 0.9, 1.0, 1)
+    )
+    with pytest.raises(RuntimeError, match="of weight draw 2 is not below"):
+        uncalibrated_fit("y ~ x", release, "bernoulli", draws=400, method="laplace")
+
+    def lost(*_):
+        raise NotReachedError(np.array([0]), 1.0)
+
+    monkeypatch.setattr("iwbayes.analyst.regression.regression_posterior.maxima", lost)
+    design, weights = row_draws("y ~ x", "bernoulli", release)
+    prior = LogPrior(design, prior_scales(design, weights.mean(axis=0)))
+    with pytest.raises(RuntimeError, match="under weight draw 2"):
+        find_modes(merge_draws(design, weights[2:3]), prior, numbers=[2])
 
 
 # calibrate

@@ -461,7 +461,7 @@ def test_runs_without_a_mode_are_the_exact_mixture(monkeypatch):
     def no_mode(*args):
         raise RuntimeError("the mode was not found")
 
-    monkeypatch.setattr("iwbayes.analyst.inference.model_posterior.ModelPosterior.modes", no_mode)
+    monkeypatch.setattr("iwbayes.analyst.inference.model_posterior.ModelPosterior.mode", no_mode)
     rng = np.random.default_rng(6)
     release = tilted_bits(bits(rng, 60, schema=ONE), 0.2, rng, schema=ONE, n_synthetic=200)
     with pm.Model() as plain:
