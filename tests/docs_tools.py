@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import importlib.util
+import inspect
 import io
 import json
 import re
@@ -117,7 +118,10 @@ def shorten(patch: pytest.MonkeyPatch, page: Path, config: pytest.Config) -> Non
 
         def capped(*args, **options):
             if sys._getframe(1).f_code.co_filename == str(page) and unless not in options:
-                options |= {key: min(options.get(key) or default, largest) for key, (largest, default) in most.items()}
+                given = inspect.signature(call).bind_partial(*args).arguments
+                asked = {key: given.get(key) or options.get(key) or default for key, (_, default) in most.items()}
+                options |= given | {key: min(asked[key], largest) for key, (largest, _) in most.items()}
+                args = ()
             return call(*args, **options)
 
         patch.setattr(module, name, capped)

@@ -217,14 +217,14 @@ def summary(
     if _LEGACY:
         tail = (1 - prob) / 2
         functions = {lower: lambda draws: np.quantile(draws, tail), upper: lambda draws: np.quantile(draws, 1 - tail)}
-        table = _stats().summary(idata, var_names, group=group, round_to="none", stat_funcs=functions)
+        table = _table_of(idata, var_names, group, stat_funcs=functions)
     else:
-        table = _stats().summary(idata, var_names, group=group, round_to="none", ci_kind="eti", ci_prob=prob)
+        table = _table_of(idata, var_names, group, ci_kind="eti", ci_prob=prob)
         # ArviZ truncates the percentage in its column names to an integer.
         bounds = [name for name in table.columns if name.startswith("eti")]
         table = table.rename(columns=dict(zip(bounds, [lower, upper], strict=True)))
     columns = ["mean", "sd", lower, upper, "mcse_mean", "mcse_sd", "ess_bulk", "ess_tail", "r_hat"]
-    return pd.DataFrame(table).reindex(columns=columns).astype(float)
+    return table.reindex(columns=columns).astype(float)
 
 
 def rhat_ess(idata: ArvizObject, var_names: list[str] | None = None, *, group: str = "posterior") -> pd.DataFrame:
@@ -232,8 +232,23 @@ def rhat_ess(idata: ArvizObject, var_names: list[str] | None = None, *, group: s
 
     The columns are ``r_hat`` (NaN with a single chain), ``ess_bulk`` and ``ess_tail``.
     """
-    table = _stats().summary(idata, var_names, group=group, kind="diagnostics", round_to="none")
-    return pd.DataFrame(table)[["r_hat", "ess_bulk", "ess_tail"]].astype(float)
+    table = _table_of(idata, var_names, group, kind="diagnostics")
+    return table[["r_hat", "ess_bulk", "ess_tail"]].astype(float)
+
+
+def _table_of(idata: ArvizObject, var_names: list[str] | None, name: str, **options: Any) -> pd.DataFrame:
+    """Return ArviZ's summary of each scalar of a group, without rounding, with the names of `scalars`.
+
+    ArviZ gets one vector of all scalars: `summary` of ArviZ 1.3 mixes up variables that share their last dimension.
+    """
+    dataset = group(idata, name)
+    dataset = dataset if var_names is None else dataset[var_names]
+    flat = scalars(dataset)
+    shape = dataset.sizes["chain"], dataset.sizes["draw"], len(flat)
+    draws = np.stack(list(flat.values()), axis=-1).reshape(shape) if flat else np.empty(shape)
+    joined = make({"posterior": xr.Dataset({"scalar": (("chain", "draw", "index"), draws)})})
+    table = pd.DataFrame(_stats().summary(joined, group="posterior", round_to="none", **options))
+    return table.set_axis(list(flat))
 
 
 def plot_pit(values: Mapping[str, np.ndarray], *, prob: float = 0.99) -> np.ndarray:

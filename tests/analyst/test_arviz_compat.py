@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+import iwbayes as iw
 from iwbayes.analyst import arviz_compat
 
 
@@ -100,6 +101,25 @@ def test_rhat_ess(idata):
     stuck = dataset()
     stuck["Intercept"][0] += 3.0
     assert arviz_compat.rhat_ess(arviz_compat.make({"posterior": stuck})).loc["Intercept", "r_hat"] > 1.2
+
+
+def test_variables_that_share_their_last_dimension_keep_their_numbers():
+    """ArviZ 1.3 mixes them up."""
+    means = np.arange(1.0, 7).reshape(3, 2)
+    draws = means + np.random.default_rng(1).normal(0, 0.01, (2, 100, 3, 2))
+    dims = ("chain", "draw", "term", "other")
+    data = {"level": (("chain", "draw", "other"), draws[:, :, 0]), "b": (dims, draws)}
+    dataset = xr.Dataset(data, {"term": ["x", "y", "n/a"], "other": ["train", "bike"]})
+    both = arviz_compat.make({"posterior": dataset})
+    names = [f"level[{other}]" for other in ("train", "bike")]
+    names += [f"b[{term}, {other}]" for term in ("x", "y", "n/a") for other in ("train", "bike")]
+    table = iw.summary(both, round_to="none")
+    assert list(table.index) == names
+    np.testing.assert_allclose(table["mean"], [1, 2, 1, 2, 3, 4, 5, 6], atol=0.01)
+    found = arviz_compat.rhat_ess(both, ["b"])
+    for name, one in zip(names[2:], draws.transpose(2, 3, 0, 1).reshape(6, 2, 100), strict=True):
+        alone = arviz_compat.make({"posterior": xr.Dataset({"one": (("chain", "draw"), one)})})
+        np.testing.assert_allclose(found.loc[name], arviz_compat.rhat_ess(alone).loc["one"])
 
 
 def test_one_chain_gives_no_rhat():

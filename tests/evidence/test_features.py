@@ -11,6 +11,7 @@ import pytest
 from iwbayes.curator.plan import uniform_table
 from iwbayes.evidence import FeatureMap
 from iwbayes.evidence import terms as module
+from iwbayes.evidence.scores import ColumnScores, ScoreMap
 from iwbayes.evidence.terms import MAX_DEGREE, TERMS, count_raw_terms, ordered_terms, raw_chunks, raw_names, raw_ranges
 from iwbayes.evidence.unmeasured import unmeasured_features
 from iwbayes.schema import Binary, Categorical, Integer, Real, Schema
@@ -138,6 +139,24 @@ def test_dependent_directions_are_dropped(synthetic, order):
     """A one-hot block sums to one: one direction of it has no variance."""
     mapped = FeatureMap.whitened(synthetic, "linear", order=order)
     assert mapped.whitener.shape == (7, 6) and mapped.dim == 7 and mapped.flag
+
+
+@pytest.mark.parametrize("kind", ["terms", "scores"])
+def test_a_level_of_rows_without_weight_does_not_hide_private_rows(kind):
+    """After a noisy stage a rare level may have weights such as 1e-50. Its rows must not be scaled until clipped."""
+    schema = Schema(Categorical("g", ("a", "b", "c")), Real("x", -3, 3))
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"g": rng.choice(["a", "b"], 500), "x": rng.normal(size=500).clip(-3, 3)})
+    frame.loc[:4, "g"] = "c"
+    rows, shares = SyntheticTable(frame, schema), np.where(np.arange(500) < 5, 1e-50, 1 / 495)
+    if kind == "terms":
+        features = FeatureMap.whitened(rows, "quadratic", shares=shares)
+    else:
+        columns = ColumnScores(schema, tuple(ordered_terms(set(module.raw_terms(schema, "quadratic")))))
+        features = ScoreMap.whitened([columns], rows, shares)
+    usual, rare = features.transform(schema.conform(pd.DataFrame({"g": ["a", "c"], "x": [1.0, 1.0]})))
+    assert np.linalg.norm(usual - rare) < np.linalg.norm(usual)
+    assert np.abs(features.whitener).max() < 100
 
 
 def test_rows_that_are_all_alike_are_refused(synthetic):

@@ -26,8 +26,8 @@ BELOW = (
 
 #: They take longest and run with ``--all``, and when the documentation is built.
 SLOW = (
-    "analyst", "causal_effects", "command_line", "priors_and_sampling", "resampling_and_bootstrap", "several_analyses",
-    "survival", "theory",
+    "analyst", "causal_effects", "command_line", "panels", "priors_and_sampling", "resampling_and_bootstrap",
+    "several_analyses", "survival", "theory",
 )  # fmt: skip
 
 

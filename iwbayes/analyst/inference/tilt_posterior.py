@@ -58,7 +58,8 @@ class TiltPosterior(LogDensity):
         """Return the weighted means m(b) of the features, shape (sample, k), at coefficients of that shape."""
         found = np.empty((len(b), self.phi.shape[1]))
         for part in row_blocks(len(b), _BLOCK_DRAWS):
-            top, total, sums = np.full(len(b[part]), -np.inf), 0.0, 0.0
+            n = len(b[part])
+            top, total, sums = np.full(n, -np.inf), np.zeros(n), np.zeros((n, self.phi.shape[1]))
             for rows in row_blocks(len(self.base), _BLOCK_ROWS):
                 weights = b[part] @ self.phi[rows].T
                 weights += self.base[rows]
@@ -142,7 +143,7 @@ def row_noise(posterior: TiltPosterior, b: Array, variance: float, rng: np.rando
 
 
 # Fewest and most proposals of importance sampling, and the work, row x feature x proposal, that limits them.
-_FEWEST, _MOST, _WORK = 1000, 4000, 2e10
+_FEWEST, _MOST, _WORK = 1000, 4000, 3e9
 # Chains, and the smallest number of draws for each, from which the returned draws are chosen.
 _CHAINS, _DRAWS = 4, 1000
 

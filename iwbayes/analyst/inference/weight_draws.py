@@ -233,7 +233,8 @@ def draws_near(
         gradient, _ = posterior.prior(at.theta)
         within = np.linalg.inv(at.precision)
         modes = at.theta + (vectors @ posterior.scores(at.theta) + gradient) @ within
-        root = _root(within + np.atleast_2d(np.cov(modes, rowvar=False)))
+        between = np.atleast_2d(np.asarray(np.cov(modes, rowvar=False), dtype=np.float64))
+        root = _root(within + between)
         # at most this share of the proposals is effective for the posterior in the middle
         share = 0.0 if root is None else np.exp(np.linalg.slogdet(within)[1] / 2 - np.log(np.diag(root)).sum())
         n = max(_SHARED_PROPOSALS, min(draws * len(vectors), int(work)))

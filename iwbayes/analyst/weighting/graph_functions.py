@@ -13,7 +13,8 @@ from pytensor.compile.mode import Mode, get_default_mode, optdb
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.op import Op
 from pytensor.graph.replace import vectorize_graph
-from pytensor.graph.rewriting.basic import PatternNodeRewriter
+from pytensor.graph.rewriting.basic import PatternNodeRewriter, node_rewriter
+from pytensor.tensor.blockwise import Blockwise
 
 from iwbayes.utils.arrays import Array, row_blocks, symmetric
 
@@ -36,6 +37,22 @@ for _function in cast(Any, (pt.neg, pt.softplus)):
     _both: Any = (pt.switch, "c", (_function, "a"), (_function, "b"))
     _rewrite = PatternNodeRewriter(_both, (_function, (pt.switch, "c", "a", "b")))
     cast(Any, optdb["specialize"]).register(f"local_switch_of_{_function}", _rewrite, "iwbayes")
+
+
+@node_rewriter([Blockwise])
+def _local_gather(fgraph: Any, node: Any) -> list[Any] | None:
+    """Index a vector that all rows share at once; PyTensor for PyMC 5 does it in Python, row by row."""
+    core, n_batch = node.op.core_op, node.op.batch_ndim(node)
+    if type(core).__name__ not in ("AdvancedSubtensor", "AdvancedSubtensor1") or len(node.inputs) != 2:
+        return None
+    vector, index = node.inputs
+    shared = vector.type.ndim == n_batch + 1 and all(vector.type.broadcastable[:n_batch])
+    if not shared or index.type.dtype == "bool" or getattr(core, "idx_list", (0,)) != (0,):
+        return None
+    return [vector.reshape((vector.shape[-1],))[index]]
+
+
+cast(Any, optdb["canonicalize"]).register("local_gather", _local_gather, "iwbayes")
 
 
 def interpreted(inputs: list[Any], outputs: Any, mode: Mode = _INTERPRETER) -> Any:

@@ -67,6 +67,20 @@ def test_the_error_is_that_of_a_curvature_with_the_noise_of_its_moments(noise_sd
     assert found.min() > 20 * noise_sd  # a small eigenvalue of the Gram matrix makes noise large
 
 
+def test_a_feature_of_a_row_without_weight_changes_nothing():
+    """Such as a cell that is missing in a single row: its noise has no bound, and its mean is zero."""
+    x = related_rows(share=0.5)
+    shares = np.full(len(x), 1 / (len(x) - 1))
+    shares[0] = 1e-50
+    values, phi, scores = products(x)[:, :2], products(x), np.zeros((len(x), 1))
+    only = np.column_stack([phi, np.arange(len(x)) == 0])
+    found, expected = (
+        error_variances(values, scores, shares, as_tilt(one, 0.01 * np.eye(one.shape[1])), N, 0.0)
+        for one in (only, phi)
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
 def unrelated(n=4000):
     """Rows of unrelated predictors, and a tilt that measured their squares alone."""
     x = np.clip(np.random.default_rng(3).normal(size=(n, 2)), -3, 3)

@@ -12,6 +12,7 @@ import pytest
 from factories import synthetic_table
 
 import iwbayes as iw
+from iwbayes.analyst.inference.model_posterior import ModelPosterior
 from iwbayes.analyst.inference.model_scores import ModelScores
 from iwbayes.evidence.scores import ScoreMap
 
@@ -203,3 +204,21 @@ def test_operations_of_parameters_alone_may_fail_because_parameters_are_public()
     posterior = iw.model(build).built(TABLE)
     scores = ModelScores.of(posterior, "both", posterior.start())
     assert np.isfinite(scores(TABLE.frame.iloc[:5])).all()
+
+
+def test_an_effect_of_a_group_is_taken_for_all_rows_at_once():
+    """PyTensor for PyMC 5 would loop over the rows in Python."""
+    frame = TABLE.frame
+    with pm.Model() as model:
+        pm.Normal("y", index(frame), 1, observed=frame["y"].to_numpy())
+    posterior = ModelPosterior(iw.reweight(model, np.ones(N)), table=TABLE).on_rows(TABLE, np.ones(N))
+    theta = np.random.default_rng(2).normal(size=posterior.size)
+    graphs = posterior.graphs
+    cells = [column[:, None] for column in posterior.held.arrays(frame)[0]]
+    scores, density, defined = graphs.of_one_row(*cells, others=[theta])
+    away = frame["y"].to_numpy() - theta[frame["a"]]
+    np.testing.assert_allclose(scores, away[:, None] * (frame["a"].to_numpy()[:, None] == np.arange(posterior.size)))
+    np.testing.assert_allclose(density, -0.5 * away**2 - 0.5 * np.log(2 * np.pi), rtol=1e-12)
+    assert defined.all()
+    names = [str(node.op) for node in graphs.of_one_row._function._compiled.maker.fgraph.toposort()]
+    assert not [name for name in names if "Blockwise" in name and "Subtensor" in name]

@@ -73,10 +73,13 @@ def error_variances(
     phi = phi - shares @ phi
     basis = _whitener(phi, shares)
     own = phi @ basis
-    largest = 4 / (shares @ own**4)
+    largest = np.diag(4 / (shares @ own**4))
     cross = (own * shares[:, None]).T @ rest
-    spread = basis.T @ noise @ basis
-    spread = spread - spread @ np.linalg.solve(spread + np.diag(largest), spread)
+    # on a unit diagonal, because the noise along a direction in which only rows of no weight vary has no bound
+    total = basis.T @ noise @ basis + largest
+    scale = 1 / np.sqrt(np.diag(total))
+    shrunk = largest * scale
+    spread = largest - shrunk @ np.linalg.solve(total * np.outer(scale, scale), shrunk.T)
     by_noise = np.einsum("kp,kl,lp->p", cross, spread, cross)
     sampled = shares @ rest**2 / n_private
     rest = rest - own @ cross
