@@ -375,4 +375,10 @@ plant("analyst/calibration/sandwich.py", "rehearsals: what they cannot see is le
 plant("analyst/calibration/from_rehearsals.py", "rehearsals: refits that fail are forgotten",
       "level = min(LEVEL / (1 - self.failed_share), 1 - 1e-3)", "level = LEVEL",
       "analyst/calibration/test_from_rehearsals.py::test_refits_that_fail_count_as_outside")
+plant("analyst/inference/weight_draws.py", "pool: shared proposals count as draws of a flat density",
+      "densities - log_proposal", "densities",
+      "analyst/inference/test_several_draws.py::test_draws_near_have_the_closed_form_of_every_weight_draw")
+plant("evidence/feature_map.py", "features: rows without weight say how a term varies",
+      "shares * len(shares) > LEAST_SHARE * shares.sum()", "shares >= 0",
+      "evidence/test_features.py::test_a_level_of_rows_without_weight_does_not_hide_private_rows")
 # fmt: on
