@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import xarray as xr
+from numpy.typing import NDArray
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.measure import Check, Judged
@@ -99,12 +100,13 @@ def verdict_attributes(record: xr.Dataset | None) -> dict[str, str]:
 
 
 def mark_uncalibrated(
-    posterior: xr.Dataset, record: xr.Dataset, made_of: Mapping[str, Collection[str]] | None = None
+    posterior: xr.Dataset, record: xr.Dataset, made_of: Mapping[str, NDArray[np.bool_]] | None = None
 ) -> xr.Dataset:
     """Add the variable ``not_calibrated``, if there are some: a second copy of the scalars that are not calibrated.
 
-    Summaries and plots of the posterior then name these scalars. `made_of` maps each deterministic variable to the free
-    variables that it is computed from. Deterministics with one value per row are left out.
+    Summaries and plots of the posterior then name these scalars. `made_of` maps deterministic variables to the
+    parameters that their scalars depend on, (..., parameter). Deterministics with one value per row are not copied; the
+    attribute ``not_calibrated`` has their names.
     """
     names = list(map(str, record["parameter"].to_numpy()))
     homes = [_variable_of(name, posterior) for name in names]
@@ -112,23 +114,29 @@ def mark_uncalibrated(
     for name, home, good in zip(names, homes, record["calibrated"].to_numpy(), strict=True):
         if home and not good:
             wanted.setdefault(home, set()).add(name.replace(name.split("[")[0], home, 1))
-    made = [
-        name
-        for name, of in (made_of or {}).items()
-        if name in posterior and wanted.keys() & set(of) and record.attrs["n_synthetic"] not in posterior[name].shape
-    ]
     found: dict[str, Array] = {}
-    for home in [*wanted, *made]:
+    for home, own in wanted.items():
         flat = arviz_compat.scalars(posterior[[home]])
         # an axis of a transformed variable, such as a simplex, may have a different length
-        whole = home in made or homes.count(home) != len(flat) or not wanted[home] <= flat.keys()
-        found |= {name: draws for name, draws in flat.items() if whole or name in wanted[home]}
+        whole = homes.count(home) != len(flat) or not own <= flat.keys()
+        found |= {name: draws for name, draws in flat.items() if whole or name in own}
+    bad = ~record["calibrated"].to_numpy()
+    of_rows: list[str] = []
+    for home, of in (made_of or {}).items():
+        marked = of[..., bad].any(axis=-1).ravel()
+        if home in posterior and record.attrs["n_synthetic"] in posterior[home].shape:
+            of_rows += [home] * bool(marked.any())
+        elif home in posterior:
+            flat = arviz_compat.scalars(posterior[[home]])
+            found |= {name: draws for (name, draws), own in zip(flat.items(), marked, strict=True) if own}
+    if of_rows:
+        posterior = posterior.assign_attrs({NOT_CALIBRATED: of_rows})
     if not found:
         return posterior
     shape = (posterior.sizes["chain"], posterior.sizes["draw"])
-    marked = np.stack([draws.reshape(shape) for draws in found.values()], axis=-1)
+    draws = np.stack([own.reshape(shape) for own in found.values()], axis=-1)
     dims = ("chain", "draw", f"{NOT_CALIBRATED}_dim")
-    return posterior.assign({NOT_CALIBRATED: (dims, marked)}).assign_coords({dims[2]: list(found)})
+    return posterior.assign({NOT_CALIBRATED: (dims, draws)}).assign_coords({dims[2]: list(found)})
 
 
 def _variable_of(name: str, posterior: xr.Dataset) -> str | None:

@@ -39,6 +39,8 @@ from iwbayes.tables import SyntheticTable
 from iwbayes.utils.arrays import Array, row_blocks
 from iwbayes.utils.newton import maximise
 
+# Draws that show on which parameters a deterministic variable depends.
+_DRAWS_MOVED = 3
 # Cost of one row in a compiled graph, in the unit of `WORK_LIMIT`: numbers that numpy processes.
 _GRAPH_COST = 4
 
@@ -165,12 +167,23 @@ class ModelPosterior(WeightedPosterior):
             for name, dims in model.named_vars_to_dims.items()
         }
 
-    @property
-    def made_of(self) -> dict[str, set[str]]:
-        """Names of the free variables from which each deterministic variable is computed."""
-        model = self._graphs.model
-        free = {rv: rv.name for rv in model.free_RVs}
-        return {var.name: {free[own] for own in ancestors([var]) if own in free} for var in model.deterministics}
+    def made_of(self, theta: np.ndarray) -> dict[str, np.ndarray]:
+        """Return on which parameters the scalars of each deterministic variable depend: bool, shape (..., p).
+
+        A few draws theta (sample, p) are moved along each parameter, and the values before and after compared.
+        """
+        names = [var.name for var in self._graphs.model.deterministics]
+        if not names:
+            return {}
+        few, steps = theta[:: max(1, len(theta) // _DRAWS_MOVED)][:_DRAWS_MOVED], np.diag(theta.std(axis=0))
+        points = np.concatenate([few, *(few + step for step in steps)])
+        found = {}
+        for name, values in self.constrain(points).items():
+            if name in names:
+                before, *after = values.reshape(self.size + 1, len(few), *values.shape[1:])
+                same = [(own == before) | (np.isnan(own) & np.isnan(before)) for own in after]
+                found[name] = np.stack([~one.all(axis=0) for one in same], axis=-1)
+        return found
 
     def with_weights(self, weights: np.ndarray) -> ModelPosterior:
         """Return the same model with different weights (row,), already scaled; the compiled functions are shared."""

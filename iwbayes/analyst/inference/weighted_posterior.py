@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -111,9 +111,11 @@ class WeightedPosterior(LogDensity, WeightedScores):
     coords: Mapping[str, Any]  # labels of dimensions
     facts: Mapping[str, Any] = MappingProxyType({})  # about the model, for the record and its verdict
 
-    @property
-    def made_of(self) -> Mapping[str, Collection[str]]:
-        """Names of the free variables from which each deterministic variable is computed; none by default."""
+    def made_of(self, theta: Array) -> Mapping[str, NDArray[np.bool_]]:
+        """Return on which parameters the scalars of each deterministic variable depend: (..., p); none by default.
+
+        Some draws theta (sample, p) are moved along each parameter.
+        """
         return {}
 
     @abstractmethod

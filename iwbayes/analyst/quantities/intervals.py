@@ -115,6 +115,7 @@ def calibrated_of(posterior: arviz_compat.ArvizObject, names: list[str], group: 
             return [True] * len(names)
         marked = variables.coords[f"{NOT_CALIBRATED}_dim"].to_numpy() if NOT_CALIBRATED in variables else names
         bad = {str(name) for name in marked}
-        return [name not in bad for name in names]
+        of_rows = set(np.atleast_1d(variables.attrs.get(NOT_CALIBRATED, [])).tolist())
+        return [name not in bad and name.split("[")[0] not in of_rows for name in names]
     verdict = variables.attrs.get("verdict")  # without calibration
     return [None if verdict is None else verdict == "calibrated"] * len(names)

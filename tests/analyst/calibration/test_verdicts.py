@@ -23,6 +23,9 @@ from iwbayes.analyst.calibration.record import mark_uncalibrated, warn_outside_d
 from iwbayes.analyst.calibration.sandwich import LikelihoodTerms, calibrate_normal
 from iwbayes.analyst.criticism.diagnose import diagnose
 from iwbayes.analyst.fit import fit
+from iwbayes.analyst.inference.model_posterior import ModelPosterior
+from iwbayes.analyst.inference.weighted_posterior import posterior_dataset
+from iwbayes.analyst.quantities.intervals import calibrated_of
 from iwbayes.analyst.quantities.predictions import predictions
 from iwbayes.analyst.quantities.summary import summary, with_stars
 from iwbayes.analyst.released_tilt import ReleasedTilt
@@ -165,22 +168,51 @@ def posterior_of(**variables):
 
 
 def test_scalars_that_are_not_calibrated_are_marked(quadratic):
-    posterior = posterior_of(b=(2,), sigma=(), w=(3,), odds=(), total=(), mu=(M,))
+    posterior = posterior_of(b=(2,), sigma=(), w=(3,), odds=(2,), total=(), mu=(M,))
     names = ["b[0]", "b[1]", "sigma_log__", "w_simplex__[0]", "w_simplex__[1]"]
-    made_of = {"odds": {"b"}, "total": {"sigma"}, "mu": {"b"}}
+    parameters = np.eye(len(names), dtype=bool)
+    made_of = {"odds": parameters[:2], "total": parameters[2], "mu": np.tile(parameters[1], (M, 1))}
     bad_b = record_of(quadratic, names, explained=np.array([0.95, 0.2, 0.95, 0.95, 0.95]))
     marked = mark_uncalibrated(posterior, bad_b, made_of)
     found = arviz_compat.scalars(marked[["not_calibrated"]])
     # what is computed from them is marked as well, but for what has a number a row
-    assert list(found) == ["not_calibrated[b[1]]", "not_calibrated[odds]"]
+    assert list(found) == ["not_calibrated[b[1]]", "not_calibrated[odds[1]]"]
     assert_allclose(found["not_calibrated[b[1]]"], posterior["b"].values[..., 1].ravel())
-    assert_allclose(found["not_calibrated[odds]"], posterior["odds"].values.ravel())
+    assert_allclose(found["not_calibrated[odds[1]]"], posterior["odds"].values[..., 1].ravel())
     # a transform that mixes the entries leaves none of them
     bad_w = record_of(quadratic, names, explained=np.array([0.95, 0.95, 0.2, 0.95, 0.2]))
     found = arviz_compat.scalars(mark_uncalibrated(posterior, bad_w, made_of)[["not_calibrated"]])
     assert list(found) == [f"not_calibrated[{name}]" for name in ("sigma", "w[0]", "w[1]", "w[2]", "total")]
     good = record_of(quadratic, names)
     assert mark_uncalibrated(posterior, good, made_of).equals(posterior)
+
+
+def test_deterministics_are_judged_by_the_parameters_of_each_scalar():
+    release = make_release()
+    frame = release.synthetic.frame
+    with pm.Model(coords={"term": ["x", "z"]}) as model:
+        level, slope = pm.Normal("level", 0, 2), pm.Normal("slope", 0, 2, dims="term")
+        pm.Deterministic("ratio", pm.math.exp(slope), dims="term")
+        pm.Deterministic("total", slope.sum())
+        pm.Deterministic("chance", pm.math.invlogit(level))
+        eta = pm.Deterministic("eta", level + slope[0] * frame["x"].to_numpy() + slope[1] * frame["z"].to_numpy())
+        pm.Bernoulli("b", logit_p=eta, observed=frame["y"].to_numpy() > 0)
+    terms = ModelPosterior(reweight(model, release))
+    found = terms.made_of(np.random.default_rng(1).normal(size=(20, 3)))
+    assert terms.names == ("level", "slope[x]", "slope[z]")
+    assert found["ratio"].tolist() == [[False, True, False], [False, False, True]]
+    assert found["total"].tolist() == [False, True, True] and found["chance"].tolist() == [True, False, False]
+    assert found["eta"].shape == (len(frame), 3) and found["eta"].all()
+    record = xr.Dataset({"calibrated": ("parameter", [True, True, False])}, {"parameter": list(terms.names)})
+    posterior = posterior_dataset(terms, np.random.default_rng(2).normal(size=(2, 50, 3)))
+    marked = mark_uncalibrated(posterior, record.assign_attrs(n_synthetic=len(frame)), found)
+    assert marked["not_calibrated_dim"].values.tolist() == ["slope[z]", "ratio[z]", "total"]
+    record = record.assign_attrs(verdict="calibrated in part")
+    names = list(arviz_compat.scalars(marked.drop_vars("not_calibrated")))
+    good = calibrated_of(arviz_compat.make({"posterior": marked, "calibration": record}), names)
+    # of the numbers of rows all depend on a parameter that is not calibrated
+    expected = {"level", "slope[x]", "ratio[x]", "chance"}
+    assert {name for name, own in zip(names, good, strict=True) if own} == expected and len(names) > len(frame)
 
 
 def test_the_summary_of_a_fit_names_what_is_not_calibrated(of_x):
