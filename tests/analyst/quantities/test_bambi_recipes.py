@@ -120,12 +120,20 @@ GRADIENTS = {
     "Sleep deprivation", "Survival models", "Categorical outcomes",
 }  # fmt: skip
 GROUPED = {"Hierarchical logistic regression", "Sleep deprivation", "Radon contamination", "MrP"}
-recipes = pytest.mark.parametrize("name", RECIPES)
+
+
+def recipe(name: str) -> Any:
+    """Recipes without a gradient, which are most, wait for ``--all``."""
+    return pytest.param(name, marks=[] if name in {*GRADIENTS, "truncated"} else [pytest.mark.slow])
+
+
+recipes = pytest.mark.parametrize("name", [*map(recipe, RECIPES)])
 
 
 def predictable(names: Any) -> Any:
     """Parametrise by the recipes that Bambi can predict."""
-    return pytest.mark.parametrize("name", [name for name in names if not (OLD and name in GROUPED)])
+    possible = [name for name in names if not (OLD and name in GROUPED)]
+    return pytest.mark.parametrize("name", [recipe(name) if names is RECIPES else name for name in possible])
 
 
 @cache
