@@ -379,6 +379,6 @@ plant("analyst/inference/weight_draws.py", "pool: shared proposals count as draw
       "densities - log_proposal", "densities",
       "analyst/inference/test_several_draws.py::test_draws_near_have_the_closed_form_of_every_weight_draw")
 plant("evidence/feature_map.py", "features: rows without weight say how a term varies",
-      "shares * len(shares) > LEAST_SHARE * shares.sum()", "shares >= 0",
+      "np.maximum(shares, LEAST_SHARE * shares.sum() / len(shares))", "shares",
       "evidence/test_features.py::test_a_level_of_rows_without_weight_does_not_hide_private_rows")
 # fmt: on

@@ -24,7 +24,7 @@ EIGENVALUE_CUT = 1e-4
 #: A raw term whose correlations with all directions but those of other terms are smaller adds none; see `in_blocks`.
 _SMALL_LOADING = 1e-6
 LEAST_VARIANCE = 1e-10  # raw terms whose variance is less than this share of their mean square count as constant
-LEAST_SHARE = 1e-6  # of an equal share: rows with less weight do not show how a term varies
+LEAST_SHARE = 1e-3  # of an equal share, which each row has at least when features are whitened
 
 
 class BoundedFeatures:
@@ -207,7 +207,7 @@ class FeatureMap(BoundedFeatures):
         over the synthetic rows.
         """
         schema = synthetic.schema
-        shares = np.full(len(synthetic), 1 / len(synthetic)) if shares is None else counted(shares)
+        shares = np.full(len(synthetic), 1 / len(synthetic)) if shares is None else floored(shares)
         center, gram = raw_moments(schema, terms, synthetic.frame, shares)
         with one_blas_thread():
             covariance, blocks = gram - np.outer(center, center), tuple[int, ...]()
@@ -224,7 +224,7 @@ class FeatureMap(BoundedFeatures):
     @staticmethod
     def varies(synthetic: SyntheticTable, terms: Terms, shares: Array | None = None) -> bool:
         """Return whether any raw term varies over the synthetic rows, as `whitened` requires."""
-        shares = np.full(len(synthetic), 1 / len(synthetic)) if shares is None else counted(shares)
+        shares = np.full(len(synthetic), 1 / len(synthetic)) if shares is None else floored(shares)
         center: Any = 0.0
         square: Any = 0.0
         with one_blas_thread():
@@ -266,13 +266,13 @@ def moments(blocks: Iterable[tuple[slice, Array]], shares: Array) -> tuple[Array
     return center, gram
 
 
-def counted(shares: Array) -> Array:
-    """Return shares (row,) without those of rows with hardly any weight.
+def floored(shares: Array) -> Array:
+    """Return shares (row,) in which each row has a small part of an equal share at least.
 
-    A level that only such rows have would be measured in units of its tiny standard deviation, and private rows with
-    this level would be clipped until nothing of them is left.
+    A level whose rows have next to no weight would be measured in units of its tiny standard deviation: rounding errors
+    would be large, and private rows with this level would be clipped until nothing of them is left.
     """
-    found = np.where(shares * len(shares) > LEAST_SHARE * shares.sum(), shares, 0.0)
+    found = np.maximum(shares, LEAST_SHARE * shares.sum() / len(shares))
     return np.asarray(found / found.sum())
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from iwbayes.evidence.feature_map import BoundedFeatures, FeatureMap, counted, in_blocks, whitener_of
+from iwbayes.evidence.feature_map import BoundedFeatures, FeatureMap, floored, in_blocks, whitener_of
 from iwbayes.evidence.terms import Term, ordered_terms, raw_chunks, raw_terms
 from iwbayes.schema import Schema
 from iwbayes.tables import SyntheticTable
@@ -238,7 +238,7 @@ class ScoreMap(BoundedFeatures):
         there = np.isfinite(raw).all(axis=1)
         if not shares[there].any():
             raise ValueError("at least one synthetic row with positive weight must have finite scores; none has.")
-        raw, share = raw[there], counted(shares[there])
+        raw, share = raw[there], floored(shares[there])
         with one_blas_thread():
             center = share @ raw
             covariance, square = np.zeros((raw.shape[1], raw.shape[1])), np.zeros(raw.shape[1])

@@ -11,6 +11,7 @@ import pytest
 from iwbayes.curator.plan import uniform_table
 from iwbayes.evidence import FeatureMap
 from iwbayes.evidence import terms as module
+from iwbayes.evidence.feature_map import LEAST_SHARE
 from iwbayes.evidence.scores import ColumnScores, ScoreMap
 from iwbayes.evidence.terms import MAX_DEGREE, TERMS, count_raw_terms, ordered_terms, raw_chunks, raw_names, raw_ranges
 from iwbayes.evidence.unmeasured import unmeasured_features
@@ -154,9 +155,8 @@ def test_a_level_of_rows_without_weight_does_not_hide_private_rows(kind):
     else:
         columns = ColumnScores(schema, tuple(ordered_terms(set(module.raw_terms(schema, "quadratic")))))
         features = ScoreMap.whitened([columns], rows, shares)
-    usual, rare = features.transform(schema.conform(pd.DataFrame({"g": ["a", "c"], "x": [1.0, 1.0]})))
-    assert np.linalg.norm(usual - rare) < np.linalg.norm(usual)
-    assert np.abs(features.whitener).max() < 100
+    # a level of 5 among 500 rows with a thousandth of an equal share
+    assert np.abs(features.whitener).max() < 10 / np.sqrt(0.01 * LEAST_SHARE)
 
 
 def test_rows_that_are_all_alike_are_refused(synthetic):

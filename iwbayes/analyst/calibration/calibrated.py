@@ -156,7 +156,9 @@ def groups_of(
     if found.statistics is not None:
         groups["sample_stats"] = found.statistics
     if record is not None:
-        made_of = None if posterior is None else posterior.made_of(found.theta.reshape(-1, len(posterior.names)))
+        made_of = None
+        if posterior is not None and posterior.deterministics and not record["calibrated"].all():
+            made_of = posterior.made_of(found.theta.reshape(-1, len(posterior.names)))
         groups["posterior"] = mark_uncalibrated(groups["posterior"], record, made_of)
         groups["calibration"] = record.drop_vars("influence", errors="ignore")
         if "influence" in record:

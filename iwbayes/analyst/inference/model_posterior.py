@@ -160,6 +160,7 @@ class ModelPosterior(WeightedPosterior):
         self._point = self._graphs.point
         self.names = tuple(name for rv in model.free_RVs for name in _flat_names(model, rv, self._point))
         self.size = len(self.names)
+        self.deterministics = tuple(str(var.name) for var in model.deterministics)
         self.cost = float(_GRAPH_COST * self.n_rows)
         self.coords = {dim: labels for dim, labels in model.coords.items() if labels is not None}
         self.dims = {
@@ -172,14 +173,11 @@ class ModelPosterior(WeightedPosterior):
 
         A few draws theta (sample, p) are moved along each parameter, and the values before and after compared.
         """
-        names = [var.name for var in self._graphs.model.deterministics]
-        if not names:
-            return {}
         few, steps = theta[:: max(1, len(theta) // _DRAWS_MOVED)][:_DRAWS_MOVED], np.diag(theta.std(axis=0))
         points = np.concatenate([few, *(few + step for step in steps)])
         found = {}
         for name, values in self.constrain(points).items():
-            if name in names:
+            if name in self.deterministics:
                 before, *after = values.reshape(self.size + 1, len(few), *values.shape[1:])
                 same = [(own == before) | (np.isnan(own) & np.isnan(before)) for own in after]
                 found[name] = np.stack([~one.all(axis=0) for one in same], axis=-1)

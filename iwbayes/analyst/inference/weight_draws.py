@@ -87,11 +87,12 @@ def importance_draws(
         return ImportanceDraws(np.tile(mode, (draws, 1)), np.full(draws, np.nan), np.nan, np.nan, 0)
     # proposals are mode + root t, with root root' the inverse of the precision
     root = scale[:, None] * np.linalg.inv(factor).T
-    found, moments = _propose(log_density, mode, root, n, draws, rng)
+    found, weighted = _propose(log_density, mode, root, n, draws, rng)
     for _ in range(0 if found.reliable else _ROUNDS):
+        moments = None if weighted is None else _moments(*weighted)
         if moments is None:
             break
-        following, moments = _propose(log_density, *moments, max(n, n_adapted), draws, rng)
+        following, weighted = _propose(log_density, *moments, max(n, n_adapted), draws, rng)
         if following.pareto_k < _K_HAT_OF_ROUNDS:
             return following
     return found
@@ -100,7 +101,7 @@ def importance_draws(
 def _propose(
     log_density: Callable[[Array], Array], center: Array, root: Array, n: int, draws: int, rng: np.random.Generator
 ) -> tuple[ImportanceDraws, tuple[Array, Array] | None]:
-    """Make proposals center + root t and draw from them; also return mean and covariance root of weighted proposals."""
+    """Make proposals center + root t and draw from them; also return the proposals with their log weights."""
     theta, log_proposal = _proposals(center, root, n, rng)
     density = log_density(theta)
     log_ratios = density - log_proposal
@@ -109,7 +110,7 @@ def _propose(
         return ImportanceDraws(theta[:draws], density[:draws], np.nan, np.nan, n), None
     smoothed, pareto_k = psislw(ratios)
     found = _resampled(theta, density, smoothed, float(pareto_k), draws, rng)
-    return found, _moments(theta, smoothed)
+    return found, (theta, smoothed)
 
 
 def _proposals(center: Array, root: Array, n: int, rng: np.random.Generator) -> tuple[Array, Array]:

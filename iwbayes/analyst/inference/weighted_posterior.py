@@ -110,12 +110,10 @@ class WeightedPosterior(LogDensity, WeightedScores):
     dims: Mapping[str, tuple[str, ...]]  # of variables from `constrain`, without chain and draw; default: ArviZ's names
     coords: Mapping[str, Any]  # labels of dimensions
     facts: Mapping[str, Any] = MappingProxyType({})  # about the model, for the record and its verdict
+    deterministics: tuple[str, ...] = ()  # variables that are computed from parameters
 
     def made_of(self, theta: Array) -> Mapping[str, NDArray[np.bool_]]:
-        """Return on which parameters the scalars of each deterministic variable depend: (..., p); none by default.
-
-        Some draws theta (sample, p) are moved along each parameter.
-        """
+        """Return on which parameters the scalars of `deterministics` depend, (..., p), at some draws (sample, p)."""
         return {}
 
     @abstractmethod
