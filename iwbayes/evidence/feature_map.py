@@ -267,12 +267,12 @@ def moments(blocks: Iterable[tuple[slice, Array]], shares: Array) -> tuple[Array
 
 
 def floored(shares: Array) -> Array:
-    """Return shares (row,) in which each row has a small part of an equal share at least.
+    """Return shares (row,) in which each row, unless it has none, has a small part of an equal share at least.
 
     A level whose rows have next to no weight would be measured in units of its tiny standard deviation: rounding errors
     would be large, and private rows with this level would be clipped until nothing of them is left.
     """
-    found = np.maximum(shares, LEAST_SHARE * shares.sum() / len(shares))
+    found = np.where(shares > 0, np.maximum(shares, LEAST_SHARE * shares.sum() / len(shares)), 0.0)
     return np.asarray(found / found.sum())
 
 
