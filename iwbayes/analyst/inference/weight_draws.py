@@ -123,8 +123,8 @@ def _proposals(center: Array, root: Array, n: int, rng: np.random.Generator) -> 
 def _resampled(
     theta: Array, density: Array, log_weights: Array, pareto_k: float, draws: int, rng: np.random.Generator
 ) -> ImportanceDraws:
-    """Draw from weighted proposals."""
-    n, weights = len(theta), _powers(log_weights)
+    """Draw from proposals whose weights sum to one."""
+    n, weights = len(theta), np.exp(log_weights)
     order = rng.permutation(n)
     chosen = rng.permutation(order[systematic_indices(weights[order], draws, rng)])
     return ImportanceDraws(theta[chosen], density[chosen], pareto_k, float(1 / np.square(weights).sum()), n)
