@@ -106,8 +106,8 @@ def coded_rows(rows: int) -> tuple[pd.DataFrame, iw.Schema]:
     return frame, iw.Schema(*columns, iw.Binary("bernoulli"))
 
 
-def make_release(frame: pd.DataFrame, schema: iw.Schema, *, draws: int = 1) -> iw.Release:
-    """Simulate what the analyst's side reads of a release; several draws of weights carry no measurement."""
+def make_release(frame: pd.DataFrame, schema: iw.Schema) -> iw.Release:
+    """Simulate what the analyst's side reads of a release."""
     from iwbayes.evidence import FeatureMap
     from iwbayes.evidence.distributions import GaussianDistribution
     from iwbayes.evidence.measurement import Measurement
@@ -122,10 +122,10 @@ def make_release(frame: pd.DataFrame, schema: iw.Schema, *, draws: int = 1) -> i
     phi = features.transform(synthetic.frame)
     noise = GaussianDistribution(4 * sensitivity, phi.shape[1])
     measurement = Measurement("mean of features", phi.mean(axis=0), noise, sensitivity, features, PRIVATE)
-    tilts = 0.1 * rng.normal(size=(draws, phi[:, measurement.tilt_columns].shape[1]))
+    tilts = 0.1 * rng.normal(size=(1, phi[:, measurement.tilt_columns].shape[1]))
     measurement = replace(measurement, coefficients=tilts[0])
     log_weights = tilts @ phi[:, measurement.tilt_columns].T
-    weights = Weights(log_weights, "TiltWeights", measurement=measurement if draws == 1 else None)
+    weights = Weights(log_weights, "TiltWeights", measurement=measurement)
     statement = PrivacyStatement(1.0, 1e-6, "replace-one", (), "seeded", False)
     return iw.Release(synthetic, weights, statement, n_private=PRIVATE)
 

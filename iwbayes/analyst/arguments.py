@@ -78,9 +78,8 @@ def check_pymc_model(model: Any, remedy: str = "") -> None:
 
     if isinstance(model, pm.Model):
         return
-    if hasattr(
-        model, "backend"
-    ):  # predict and interpret of Bambi need the intercept of predictors that are not centred
+    if hasattr(model, "backend"):
+        # predict and interpret of Bambi need the intercept of predictors that are not centred
         remedy = (
             "Build the Bambi model with center_predictors=False (and noncentered=False if it has group effects), and "
             f"pass its backend.model. {remedy}"

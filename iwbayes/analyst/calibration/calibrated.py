@@ -363,7 +363,8 @@ def _under_each(
 ) -> Callable[[], list[Draws]]:
     """Find the modes that are needed to draw under several weight vectors (draw, row), and return how to draw.
 
-    `at` is the mode under their average. Errors of the search for modes come here, those of sampling with the draws.
+    `at` is the mode under the posterior's own weights. Errors of the search for modes come here, those of sampling with
+    the draws.
     """
     found = draws_near(posterior, vectors, at, settings, n_each, rng)
     left = [index for index in range(len(vectors)) if index not in found]

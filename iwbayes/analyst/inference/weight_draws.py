@@ -148,14 +148,8 @@ def _moments(theta: Array, log_weights: Array) -> tuple[Array, Array] | None:
         weights = _powers(log_weights, power)
     mean = weights @ theta
     apart = (theta - mean) * np.sqrt(weights)[:, None]
-    spread = np.sqrt(np.square(apart).sum(axis=0))
-    if not np.all(spread > 0):
-        return None
-    try:
-        root = np.linalg.cholesky((apart / spread).T @ (apart / spread))
-    except np.linalg.LinAlgError:
-        return None
-    return mean, spread[:, None] * root
+    root = _root(apart.T @ apart)
+    return None if root is None else (mean, root)
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,6 +252,8 @@ def draws_near(
 def _root(covariance: Array) -> Array | None:
     """Return a lower triangular root of a covariance, or None if it is not positive definite."""
     scale = np.sqrt(np.diag(covariance))
+    if not np.all(scale > 0):
+        return None
     try:
         return np.asarray(scale[:, None] * np.linalg.cholesky(covariance / np.outer(scale, scale)))
     except np.linalg.LinAlgError:
