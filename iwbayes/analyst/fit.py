@@ -55,16 +55,18 @@ def fit(
     formula : str
         ``response ~ terms`` in formulaic's syntax, for example ``"y ~ x + C(group) + poly(age, 2)"``; see
         :func:`~iwbayes.models.design.build_design`. Also ``offset(x)`` and group-specific effects: ``(1|g)``,
-        ``(x|g)``, ``(1|g:h)``, ``(1|g/h)``.
+        ``(x|g)``, ``(1|g:h)``, ``(1|g/h)``. Numbers and counts may be censored, with a column of the levels none, right
+        and left, ``censored(y, status)``, or where a condition holds, ``censored(time, event == 0)``; or truncated,
+        ``truncated(y, lb=0, ub=9)``. Predictions are then those of all responses, without limits.
     release : Release
         Synthetic rows with their weights, as read by :func:`~iwbayes.load`.
     family : {"bernoulli", "gaussian", "categorical", "poisson", "negativebinomial", "t", ...}, optional
         Distribution of the response. By default bernoulli for `Binary` or two levels, categorical for more levels,
         gaussian for `Real` and for expressions of columns; for an `Integer` response, which may be a count or a
         measurement, it must be given. PyMC computes "negativebinomial", "zero_inflated_poisson",
-        "zero_inflated_negativebinomial", "hurdle_poisson", "hurdle_negativebinomial", "t" (Student), "gamma" (log
-        link), "cumulative" (ordinal, levels declared from low to high) and "binomial" (response ``p(successes,
-        trials)``). All have Bambi's names and links.
+        "zero_inflated_negativebinomial", "hurdle_poisson", "hurdle_negativebinomial", "t" (Student), "gamma", "weibull"
+        and "exponential" (log link of the mean), "cumulative" (ordinal, levels declared from low to high) and
+        "binomial" (response ``p(successes, trials)``). All have Bambi's names and links.
     method : {"auto", "laplace", "nuts"}, default "auto"
         "laplace": Student-t proposal at the mode with Pareto-smoothed importance weights, adapted to its draws if k-hat
         is 0.7 or more. "nuts": PyMC's NUTS. "auto": "laplace" if its k-hat is below 0.7 (below 0.5 for an adapted

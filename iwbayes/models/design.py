@@ -7,7 +7,7 @@ import re
 import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from iwbayes.evidence.formulas import named_columns, no_such_columns, read_formula
 from iwbayes.models.design_spec import DesignSpec, GroupEffects, Term, check_finite, evaluate
-from iwbayes.models.families import Family, FamilyName, FastFamily, Response, default_family, get_family
+from iwbayes.models.families import LIMITED, Family, FamilyName, FastFamily, Response, default_family, get_family
 from iwbayes.models.formula_parts import Parts
+from iwbayes.models.limits import Limits
 from iwbayes.schema import Schema
 from iwbayes.utils.arrays import Array, BoolArray
 from iwbayes.utils.warnings import IwbayesWarning
@@ -63,6 +64,11 @@ class Design(DesignSpec):
     def n_trials(self) -> Array:
         """Numbers of trials (row,) of a binomial response."""
         return self.frame[self.trials].to_numpy(dtype=np.float64)
+
+    @cached_property
+    def statuses(self) -> NDArray[np.int64]:
+        """Positions of the status of each row (row,) among the levels of its column; see `Limits`."""
+        return cast(Limits, self.limits).positions(self.frame, self.schema)
 
     def with_rows(self, x: Array, y: Array) -> Design:
         """Return the same regression on different rows, for example merged ones."""
@@ -129,6 +135,10 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: Fami
             f"the response of family {family.name!r} must be {family.needs if family.trials else 'one column'}; got "
             f"{formula.partition('~')[0].strip()!r}."
         )
+    if parts.limits is not None and family.law is None:
+        raise ValueError(
+            f"a censored or truncated response must have one of the families {LIMITED}; got {family.name!r}."
+        )
     others = [*groups, *([] if offset is None else [offset])]
     exprs = [str(factor.expr) for side in (parsed.rhs, *others) for term in side for factor in term.factors]
     used = named_columns(formula, [lhs, *exprs, *parts.apart], schema)
@@ -143,7 +153,7 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: Fami
             f"formula {formula!r} needs rows without missing cells; all {len(frame)} rows have some. Use fewer of "
             f"the columns {used}."
         )
-    fast = isinstance(family, FastFamily) and not parts.groups and not parts.offsets
+    fast = isinstance(family, FastFamily) and not (parts.groups or parts.offsets or parts.limits)
     if len(rows) < len(frame) and not fast:
         missing = [name for name in used if frame[name].isna().any()]
         raise ValueError(
@@ -159,7 +169,9 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: Fami
     response, response_spec = _response(parsed, lhs, subset, schema, family)
     if parts.trials is not None:
         family.check(schema[parts.trials])
-    response = _allowed(response, family, lhs, parts.trials, subset)
+    if parts.limits is not None and parts.limits.status is not None:
+        parts.limits.codes(schema)  # a ValueError if the status cannot be read
+    response = _allowed(response, family, lhs, parts, subset)
     matrix = evaluate(parsed.rhs, subset)
     x, terms, columns = _kept(matrix, drop_intercept=family.ordinal)
     if not columns and not parts.groups and not family.ordinal:
@@ -182,6 +194,7 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: Fami
         effects=effects,
         offset=None if offset is None else _offset(formula, offset, len(parts.offsets), subset),
         trials=parts.trials,
+        limits=parts.limits,
         response=response,
         frame=subset,
         x=x,
@@ -331,18 +344,22 @@ def _offset(formula: str, side: Any, n_offsets: int, frame: pd.DataFrame) -> Any
     return matrix.model_spec
 
 
-def _allowed(response: Response, family: Family, name: str, trials: str | None, frame: pd.DataFrame) -> Response:
+def _allowed(response: Response, family: Family, name: str, parts: Parts, frame: pd.DataFrame) -> Response:
     """Clip the response to the values that private rows can have, and warn with the number of cells changed."""
-    values = response.values
-    if trials is not None:
-        clipped, why = np.minimum(values, frame[trials].to_numpy(dtype=np.float64)), f"more than {trials}"
-    elif family.positive:
+    values, limits = response.values, parts.limits
+    lower: Any = -np.inf
+    upper: Any = np.inf
+    why = ""
+    if parts.trials is not None:
+        upper, why = frame[parts.trials].to_numpy(dtype=np.float64), f"more than {parts.trials}"
+    if limits is not None and limits.status is None:
+        lower, upper, why = limits.lower, limits.upper, f"outside [{limits.lower:g}, {limits.upper:g}]"
+    if family.positive:
         positive = values[values > 0]
         if not positive.size:
             raise ValueError(f"the response {name!r} of family {family.name!r} must have positive values; none is.")
-        clipped, why = np.maximum(values, np.min(positive)), "zero or negative"
-    else:
-        return response
+        lower, why = max(lower, np.min(positive)), why or "zero or negative"
+    clipped = values.clip(lower, upper)
     if not (changed := int((clipped != values).sum())):
         return response
     warnings.warn(

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit
 
 from iwbayes.models.families import Family, FastFamily
+from iwbayes.models.limits import Limits
 from iwbayes.schema import Schema
 from iwbayes.schema.columns import _Numeric, _Whole
 from iwbayes.schema.dates import Date
@@ -107,6 +108,7 @@ class DesignSpec:
     effects: tuple[GroupEffects, ...] = ()
     offset: Any = None  # formulaic's ModelSpec of the offsets, whose columns are added up; None if there are none
     trials: str | None = None  # column with the numbers of trials of a binomial response
+    limits: Limits | None = None  # of a censored or truncated response
 
     @property
     def n_predictors(self) -> int:
@@ -143,7 +145,8 @@ class DesignSpec:
     @property
     def fast(self) -> bool:
         """Whether densities are computed in numpy; PyMC computes those of other models."""
-        return isinstance(self.family, FastFamily) and not self.effects and self.offset is None
+        of_response = isinstance(self.family, FastFamily) and self.limits is None
+        return of_response and not self.effects and self.offset is None
 
     @property
     def coords(self) -> dict[str, list[Any]]:
@@ -242,7 +245,10 @@ class DesignSpec:
         return values.reshape(len(values), _width(term), self.n_predictors)
 
     def drawn(self, eta: Array, more: Array, trials: Array | None, rng: np.random.Generator) -> Array:
-        """Draw responses (draw, row) for eta (predictor, draw, row), `more` (parameter, draw) and trials (row,)."""
+        """Draw responses (draw, row) for eta (predictor, draw, row), `more` (parameter, draw) and trials (row,).
+
+        They have no limits: neither times of observation nor bounds are known for new rows.
+        """
         own = more[:, :, None]
         if trials is not None:  # the last of the auxiliary parameters
             own = np.concatenate([own + np.zeros_like(trials), np.broadcast_to(trials, (1, *eta.shape[1:]))])

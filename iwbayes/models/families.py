@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
-from scipy.special import gammaln
+from scipy.special import gamma, gammaln
 
 from iwbayes.schema import Binary, Categorical, Column, Date, Integer, Real
 from iwbayes.utils.arrays import Array
@@ -23,6 +23,7 @@ from iwbayes.utils.arrays import Array
 FamilyName = Literal[
     "bernoulli", "gaussian", "categorical", "poisson", "negativebinomial", "t", "gamma", "binomial", "cumulative",
     "zero_inflated_poisson", "zero_inflated_negativebinomial", "hurdle_poisson", "hurdle_negativebinomial",
+    "weibull", "exponential",
 ]  # fmt: skip
 
 
@@ -53,6 +54,8 @@ class Family:
     mean_gradient: Callable[[Array, Any], Array]  # (eta, more) -> dE[y]/d eta (outcome, predictor, ...)
     # (eta (predictor, draw, row), more, generator) -> responses (draw, row), or codes of their levels
     draw: Callable[[Array, Any, np.random.Generator], Array]
+    # (eta, more) -> distribution of scipy (draw, row), for censored and truncated responses; None if there can be none
+    law: Callable[[Array, Any], Any] | None = None
     auxiliaries: tuple[Auxiliary, ...] = ()
     ratio: str | None = None  # name of exp(coefficient), such as "odds ratio"; None if it is not a ratio
     continuous: bool = False  # the response may be an expression, and the Gram matrix may replace the rows
@@ -117,6 +120,13 @@ class FastFamily(Family):
     def statistic(self, y: Array, n_predictors: int) -> Array:
         """Return the sufficient statistic T(y) of a canonical family, shape (predictor, ...)."""
         return indicators(y, n_predictors) if self.by_level else y[None]
+
+
+def _law(name: str, *parameters: Any, **options: Any) -> Any:
+    """Return a distribution of scipy; importing them takes half a second, and few fits need one."""
+    from scipy import stats
+
+    return getattr(stats, name)(*parameters, **options)
 
 
 def default_family(column: Column) -> FamilyName:
@@ -246,6 +256,7 @@ _GAUSSIAN = FastFamily(
     mean=lambda eta, more: eta,
     mean_gradient=lambda eta, more: np.ones_like(eta)[None],
     draw=lambda eta, more, rng: rng.normal(eta[0], more[0]),
+    law=lambda eta, more: _law("norm", eta[0], more[0]),
     derivatives=(_gaussian_score, _gaussian_hessian),
     auxiliaries=(Auxiliary("sigma"),),
     continuous=True,
@@ -276,6 +287,7 @@ _POISSON = FastFamily(
     mean=_exponential,
     mean_gradient=lambda eta, more: _exponential(eta)[None],
     draw=lambda eta, more, rng: _poisson_draw(_exponential(eta[0]), rng),
+    law=lambda eta, more: _law("poisson", _exponential(eta[0])),
     start=lambda y, w, k: np.log([(w @ y + 0.5) / (w.sum() + 0.5)]),
     cumulant=_poisson_cumulant,
     ratio="rate ratio",
@@ -355,6 +367,10 @@ def _negative_binomial(mean: Array, alpha: Array, rng: np.random.Generator) -> A
     return _poisson_draw(mean * rng.gamma(np.broadcast_to(alpha, mean.shape)) / alpha, rng)
 
 
+def _negative_binomial_law(mean: Array, alpha: Array) -> Any:
+    return _law("nbinom", alpha, alpha / (alpha + mean))
+
+
 def _above_zero(count: Callable[..., Array], mean: Array, rng: np.random.Generator, *more: Array) -> Array:
     """Draw counts given that they are not zero: those that are zero are drawn again; 1 where the mean is tiny."""
     found = count(mean, *more, rng)
@@ -394,19 +410,34 @@ def _cumulative_draw(eta: Array, more: Any, rng: np.random.Generator) -> Array:
     return (rng.random(eta[0].shape) > _thresholds(eta, more)[1:-1]).sum(axis=0).astype(np.float64)
 
 
+def _weibull_scale(eta: Array, more: Any) -> Array:
+    """Return the scale of Weibull distributions with mean exp(eta) and shape ``more[0]``."""
+    return np.asarray(_exponential(eta[0]) / gamma(1 + 1 / more[0]))
+
+
 def _is_count(column: Any) -> bool:
     return isinstance(column, Integer) and column.lower >= 0
 
 
 _TRIES = 1000  # of draws that must not be zero
 _TINY_MEAN = 1e-10
+_LARGEST_ALPHA = 1e8  # counts are then Poisson distributed up to rounding
 _COUNT: dict[str, Any] = {"suits": _is_count, "needs": "an Integer column with a lower bound of 0 or more"}
+_POSITIVE: dict[str, Any] = {
+    "suits": lambda column: isinstance(column, Real | Integer) and column.lower >= 0,
+    "needs": "a Real or Integer column with a lower bound of 0 or more",
+    **_log_link(lambda mu, more: (mu, mu)),
+    "ratio": "ratio of means",
+    "real": True,
+    "positive": True,
+}
 _PSI, _ALPHA = Auxiliary("psi", "logodds"), Auxiliary("alpha")
 _BUILT = (
     Family(
         name="negativebinomial",
         **_log_link(lambda mu, more: (mu, mu)),
         draw=lambda eta, more, rng: _negative_binomial(_exponential(eta[0]), more[0], rng),
+        law=lambda eta, more: _negative_binomial_law(_exponential(eta[0]), np.minimum(more[0], _LARGEST_ALPHA)),
         auxiliaries=(_ALPHA,),
         ratio="rate ratio",
         **_COUNT,
@@ -447,14 +478,23 @@ _BUILT = (
     ),
     Family(
         name="gamma",
-        suits=lambda column: isinstance(column, Real | Integer) and column.lower >= 0,
-        needs="a Real or Integer column with a lower bound of 0 or more",
-        **_log_link(lambda mu, more: (mu, mu)),
         draw=lambda eta, more, rng: rng.gamma(np.broadcast_to(more[0], eta[0].shape)) * _exponential(eta[0]) / more[0],
+        law=lambda eta, more: _law("gamma", more[0], scale=_exponential(eta[0]) / more[0]),
         auxiliaries=(_ALPHA,),
-        ratio="ratio of means",
-        real=True,
-        positive=True,
+        **_POSITIVE,
+    ),
+    Family(
+        name="weibull",
+        draw=lambda eta, more, rng: rng.weibull(np.broadcast_to(more[0], eta[0].shape)) * _weibull_scale(eta, more),
+        law=lambda eta, more: _law("weibull_min", more[0], scale=_weibull_scale(eta, more)),
+        auxiliaries=(_ALPHA,),
+        **_POSITIVE,
+    ),
+    Family(
+        name="exponential",
+        draw=lambda eta, more, rng: rng.exponential(_exponential(eta[0])),
+        law=lambda eta, more: _law("expon", scale=_exponential(eta[0])),
+        **_POSITIVE,
     ),
     Family(
         name="t",
@@ -464,6 +504,7 @@ _BUILT = (
         mean=lambda eta, more: eta,
         mean_gradient=lambda eta, more: np.ones_like(eta)[None],
         draw=lambda eta, more, rng: eta[0] + more[0] * rng.standard_t(np.broadcast_to(more[1], eta[0].shape)),
+        law=lambda eta, more: _law("t", more[1], eta[0], more[0]),
         auxiliaries=(Auxiliary("sigma"), Auxiliary("nu")),
         real=True,
     ),
@@ -498,3 +539,5 @@ _BUILT = (
 FAMILIES: dict[str, Family] = {
     family.name: family for family in (_BERNOULLI, _GAUSSIAN, _CATEGORICAL, _POISSON, *_BUILT)
 }
+#: Families whose response may be censored or truncated.
+LIMITED = [name for name, family in FAMILIES.items() if family.law is not None]

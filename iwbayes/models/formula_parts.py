@@ -1,4 +1,4 @@
-"""The parts of a formula: response, trials, common terms, group-specific terms such as ``(x|g)``, and offsets."""
+"""The parts of a formula: response with trials or limits, common and group-specific terms, ``(x|g)``, and offsets."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from iwbayes.models.limits import Limits
+
 #: Bambi's binomial response ``p(successes, trials)``, under any of its three names.
 _TRIALS = re.compile(r"(?:p|prop|proportion)\((`[^`]+`|[\w.]+),(`[^`]+`|[\w.]+)\)")
+#: Responses that are observed within limits, with Bambi's names, and R's function for one of them.
+_LIMITED = re.compile(r"(censored|truncated|Surv)\((.*)\)", flags=re.DOTALL)
 _OPEN, _CLOSE, _QUOTES = "([{", ")]}", "'\"`"
 
 
@@ -21,6 +25,7 @@ class Parts:
     groups: tuple[tuple[str, tuple[str, ...]], ...] = ()  # of (x|g:h): "x" and ("g", "h")
     offsets: tuple[str, ...] = ()  # of offset(x): "x"
     trials: str | None = None  # column of p(successes, trials)
+    limits: Limits | None = None  # of censored(y, status) and truncated(y, lb, ub)
 
     @classmethod
     def of(cls, formula: str) -> Parts:
@@ -34,6 +39,9 @@ class Parts:
         trials = None
         if found := _TRIALS.fullmatch(re.sub(r"\s+(?=[(),])|(?<=[(,])\s+", "", response.strip())):
             response, trials = found[1], found[2].strip("`")
+        limits = None
+        if found := _LIMITED.fullmatch(response.strip()):
+            response, limits = Limits.of(found[1], [text.strip() for _, text in _pieces(found[2], ",")])
         common, groups, offsets = "", list[tuple[str, tuple[str, ...]]](), list[str]()
         for sign, text in _pieces(right, "+-"):
             term = text.strip()
@@ -50,17 +58,18 @@ class Parts:
                 offsets.append(shift)
             elif term or sign:
                 common += f" {sign} {text.strip()}" if common or sign == "-" else text.strip()
-        return cls(formula, response.strip(), common.strip() or "1", tuple(groups), tuple(offsets), trials)
+        return cls(formula, response.strip(), common.strip() or "1", tuple(groups), tuple(offsets), trials, limits)
 
     @property
     def apart(self) -> list[str]:
-        """Columns that name groups or have numbers of trials; ``.`` does not mean them."""
-        return [*(name for _, names in self.groups for name in names), *([self.trials] if self.trials else [])]
+        """Columns that name groups, or have numbers of trials or a status; ``.`` does not mean them."""
+        of_response = (self.trials, self.limits and self.limits.status)
+        return [*(name for _, names in self.groups for name in names), *(name for name in of_response if name)]
 
     @property
     def plain(self) -> str:
         """The formula of response and common terms."""
-        special = self.groups or self.offsets or self.trials
+        special = self.groups or self.offsets or self.trials or self.limits
         return f"{self.response} ~ {self.common}" if special else self.formula
 
 

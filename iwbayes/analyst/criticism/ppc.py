@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,7 +102,10 @@ def ppc(
     -----
     Observed and replicated rows get the same weights, so both summaries estimate the summary of the private rows. The
     p-value (Gelman, Meng & Stern, Statistica Sinica 6, 1996) treats the weights as exact: a small one is no evidence
-    against the model if the difference is below two ``se``.
+    against the model if the difference is below two ``se``. Of a result of :func:`~iwbayes.fit`, truncated responses
+    are replicated within their bounds, and censored ones are drawn beyond their limits at each posterior draw:
+    ``observed`` is then a mean over draws, and ``se`` is NaN (Gelman, Van Mechelen, Verbeke, Heitjan & Meulders,
+    Biometrics 61, 2005).
 
     Examples
     --------
@@ -137,10 +140,11 @@ def ppc(
             errors = [_standard_errors(check, members, summaries) for _, members in groups]
         else:
             errors = np.split(_rehearsed_errors(check, groups, summaries, rehearsals, by), len(groups))
-        for (label, members), values, own in zip(groups, _replicated(check, groups, summaries), errors, strict=True):
+        replicated = _each_draw(check, check.replicates, groups, summaries)
+        completed = _each_draw(check, check.completed or [check.observed[None]], groups, summaries)
+        for (label, _), seen, values, own in zip(groups, completed, replicated, errors, strict=True):
             keys += [(check.name, *([] if by is None else [label]), name) for name in _names(summaries)]
-            observed = _summarised(summaries, check.observed[members][None], _shares(check.sample, members))[:, 0]
-            parts.append(_compared(observed, own, values, prob))
+            parts.append(_compared(seen, own if check.completed is None else own * np.nan, values, prob))
     names = ["variable", *([] if by is None else [by]), "statistic"]
     table = pd.concat(parts).set_axis(pd.MultiIndex.from_tuples(keys, names=names))
     table.attrs["noise_included"] = noise_included
@@ -156,10 +160,10 @@ def _shares(sample: WeightedSample, members: NDArray[np.intp]) -> Array:
     return weights / weights.sum()
 
 
-def _replicated(check: Predicted, groups: Groups, summaries: Sequence[Summary]) -> list[Array]:
-    """Return the summaries of each replicate as one array (summary, draw) per group."""
+def _each_draw(check: Predicted, blocks: Iterable[Array], groups: Groups, summaries: Sequence[Summary]) -> list[Array]:
+    """Return the summaries of each draw of the responses as one array (summary, draw) per group."""
     found: list[list[Array]] = [[] for _ in groups]
-    for block in check.replicates:
+    for block in blocks:
         for (_, members), parts in zip(groups, found, strict=True):
             values = block[:, members]
             if not np.isfinite(values).all():
@@ -178,11 +182,14 @@ def _summarised(summaries: Sequence[Summary], values: Array, shares: Array) -> A
 
 
 def _compared(observed: Array, errors: Array, replicated: Array, prob: float) -> pd.DataFrame:
-    """Return the table rows of a group: observed summaries and standard errors (summary,), and (summary, draw)."""
+    """Return the table rows of a group: observed and replicated (summary, draw), and standard errors (summary,).
+
+    There is one observed summary for all draws, or one for each.
+    """
     percent, tail = f"{100 * prob:g}", (1 - prob) / 2
     bounds = np.quantile(replicated, [tail, 1 - tail], axis=1)
     return pd.DataFrame({
-        "observed": observed,
+        "observed": observed.mean(axis=1),
         "se": errors,
         "mean": replicated.mean(axis=1),
         f"eti{percent}_lb": bounds[0],
@@ -245,9 +252,9 @@ def _rehearsed_errors(
     return np.where(spread.n_finite < LEAST, np.nan, np.sqrt(spread.variance + spread.unrehearsed))
 
 
-def _tail_probability(observed: float, replicated: Array) -> float:
+def _tail_probability(observed: Array, replicated: Array) -> float:
     """Return the two-sided posterior predictive p-value. Values equal up to rounding count on both sides."""
-    if not (np.isfinite(observed) and np.isfinite(replicated).all()):
+    if not (np.isfinite(observed).all() and np.isfinite(replicated).all()):
         return float("nan")
     rounding = 1e-12 * (abs(observed) + np.abs(replicated))
     above = float(np.mean(replicated >= observed - rounding))

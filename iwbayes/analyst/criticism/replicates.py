@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from iwbayes.analyst.criticism.weighted_sample import WeightedSample, observed_c
 from iwbayes.analyst.fit_record import check_recorded_weights
 from iwbayes.analyst.regression.design_record import recorded_design
 from iwbayes.models.design import Design
+from iwbayes.models.limits import draw_between
 from iwbayes.release import Release
 from iwbayes.schema import Binary, Categorical
 from iwbayes.utils.arrays import Array, row_blocks
@@ -34,6 +36,7 @@ class Predicted:
     levels: tuple[Any, ...]  # of the codes; empty for numbers
     sample: WeightedSample
     replicates: Iterator[Array]  # blocks (draw, row), drawn lazily
+    completed: Iterator[Array] | None = None  # observed values at the same draws, with draws for censored ones
 
 
 def predicted_variables(
@@ -97,8 +100,10 @@ def _from_fit(
     # the response is a column or an expression of columns
     used = {name} if name in columns else columns.intersection(Formula(f"{name} ~ 1").lhs.required_variables)
     chosen = _spaced(posterior.sizes["chain"] * posterior.sizes["draw"], draws)
-    drawn = replicates(design, posterior, chosen, rng)
-    return Predicted(name, frozenset(used), values, design.response.levels, sample, drawn)
+    drawn, completed = replicates(design, posterior, chosen, rng), None
+    if design.limits is not None and design.limits.status is not None:
+        completed = replicates(design, posterior, chosen, rng, complete=True)
+    return Predicted(name, frozenset(used), values, design.response.levels, sample, drawn, completed)
 
 
 def _from_predictive(
@@ -171,10 +176,22 @@ def _spaced(n: int, most: int) -> NDArray[np.intp]:
 
 
 def replicates(
-    design: Design, posterior: xr.Dataset, chosen: NDArray[np.intp], rng: np.random.Generator
+    design: Design, posterior: xr.Dataset, chosen: NDArray[np.intp], rng: np.random.Generator, *, complete: bool = False
 ) -> Iterator[Array]:
-    """Draw responses of all rows in blocks (draw, row), for the chosen draws counted over all chains."""
+    """Draw responses of all rows in blocks (draw, row), for the chosen draws counted over all chains.
+
+    Those of truncated responses are within their bounds. With `complete`, only responses that are censored are drawn,
+    beyond their limits.
+    """
     beta, more = design.split(design.pack(posterior)[chosen])
+    limits, bounds = design.limits, None
+    if limits is not None and (complete or limits.status is None):
+        bounds = limits.between(design.y, design.schema, design.statuses if complete else None)
     for part in row_blocks(len(chosen), BLOCK_NUMBERS // (len(design.x) * design.n_predictors)):
-        eta = beta[part].transpose(2, 0, 1) @ design.full.T
-        yield design.drawn(eta, more[:, part], None if design.trials is None else design.n_trials, rng)
+        eta, own = beta[part].transpose(2, 0, 1) @ design.full.T, more[:, part]
+        draw = partial(design.drawn, eta, own, None if design.trials is None else design.n_trials, rng)
+        if bounds is None or design.family.law is None:
+            yield draw()
+        else:
+            law = design.family.law(eta, own[:, :, None])
+            yield draw_between(draw, law, bounds, rng, whole=not design.family.real)

@@ -42,7 +42,6 @@ def record_design(design: Design, frame: pd.DataFrame) -> str:
         "predictors": list(design.predictors),
         "columns": list(design.columns),
         "occurring": {name: _encoded(levels) for name, levels in design.predictor_levels.items()},
-        "trials": design.trials,
     }
     try:
         content["spec"] = _spec_record(design.model_spec)
@@ -183,7 +182,8 @@ def _spec(content: Any, formula: str, family: str) -> DesignSpec:
         predictor_levels={name: tuple(levels) for name, levels in content["occurring"].items()},
         effects=tuple(effects),
         offset=None if content["offset"] is None else _model_spec(content["offset"], sides.offset),
-        trials=content["trials"],
+        trials=sides.parts.trials,
+        limits=sides.parts.limits,
     )
 
 

@@ -28,6 +28,7 @@ import numpy as np
 from iwbayes.models.design import Design, build_design
 from iwbayes.models.design_spec import GroupEffects, Term
 from iwbayes.models.families import FAMILIES, Family, FamilyName
+from iwbayes.models.limits import Limits
 from iwbayes.models.priors import SCALE, SIGMA_DOF, Density, LogPrior, PriorScales, column_scales, prior_scales
 from iwbayes.utils.arrays import Array
 from iwbayes.utils.warnings import IwbayesWarning
@@ -36,35 +37,31 @@ if TYPE_CHECKING:
     import pymc as pm
 
 Priors = Mapping[str, Any]
-#: (module pymc, name, eta, aux, observed, dims) -> add the response of a family to the current model. eta is a tensor
-#: (row,), or (row, predictor) for a categorical response; aux are the auxiliary parameters, and numbers of trials.
-_OBSERVED: dict[str, Callable[..., Any]] = {
-    "bernoulli": lambda pm, name, eta, **data: pm.Bernoulli(name, logit_p=eta, **data),
-    "gaussian": lambda pm, name, eta, sigma, **data: pm.Normal(name, mu=eta, sigma=sigma, **data),
-    "poisson": lambda pm, name, eta, **data: pm.Poisson(name, mu=pm.math.exp(eta), **data),
-    "categorical": lambda pm, name, eta, **data: pm.Categorical(
-        name, logit_p=pm.math.concatenate([pm.math.zeros_like(eta[:, :1]), eta], axis=1), **data
+#: (module pymc, eta, aux) -> distribution of the response of a family. eta is a tensor (row,), or (row, predictor) for
+#: a categorical response; aux are the auxiliary parameters, and numbers of trials.
+_RESPONSES: dict[str, Callable[..., Any]] = {
+    "bernoulli": lambda pm, eta: pm.Bernoulli.dist(logit_p=eta),
+    "gaussian": lambda pm, eta, sigma: pm.Normal.dist(mu=eta, sigma=sigma),
+    "poisson": lambda pm, eta: pm.Poisson.dist(mu=pm.math.exp(eta)),
+    "categorical": lambda pm, eta: pm.Categorical.dist(
+        logit_p=pm.math.concatenate([pm.math.zeros_like(eta[:, :1]), eta], axis=1)
     ),
-    "negativebinomial": lambda pm, name, eta, alpha, **data: pm.NegativeBinomial(
-        name, mu=pm.math.exp(eta), alpha=alpha, **data
+    "negativebinomial": lambda pm, eta, alpha: pm.NegativeBinomial.dist(mu=pm.math.exp(eta), alpha=alpha),
+    "zero_inflated_poisson": lambda pm, eta, psi: pm.ZeroInflatedPoisson.dist(psi=psi, mu=pm.math.exp(eta)),
+    "zero_inflated_negativebinomial": lambda pm, eta, psi, alpha: pm.ZeroInflatedNegativeBinomial.dist(
+        psi=psi, mu=pm.math.exp(eta), alpha=alpha
     ),
-    "zero_inflated_poisson": lambda pm, name, eta, psi, **data: pm.ZeroInflatedPoisson(
-        name, psi=psi, mu=pm.math.exp(eta), **data
-    ),
-    "zero_inflated_negativebinomial": lambda pm, name, eta, psi, alpha, **data: pm.ZeroInflatedNegativeBinomial(
-        name, psi=psi, mu=pm.math.exp(eta), alpha=alpha, **data
-    ),
-    "hurdle_poisson": lambda pm, name, eta, psi, **data: pm.HurdlePoisson(name, psi=psi, mu=pm.math.exp(eta), **data),
+    "hurdle_poisson": lambda pm, eta, psi: pm.HurdlePoisson.dist(psi=psi, mu=pm.math.exp(eta)),
     # the density of pm.HurdleNegativeBinomial has no second derivatives
-    "hurdle_negativebinomial": lambda pm, name, eta, psi, alpha, **data: pm.CustomDist(
-        name, psi, eta, alpha, logp=_hurdle_log_density, random=_hurdle_draw, dtype="int64", **data
+    "hurdle_negativebinomial": lambda pm, eta, psi, alpha: pm.CustomDist.dist(
+        psi, eta, alpha, logp=_hurdle_log_density, random=_hurdle_draw, dtype="int64"
     ),
-    "gamma": lambda pm, name, eta, alpha, **data: pm.Gamma(name, alpha=alpha, beta=alpha / pm.math.exp(eta), **data),
-    "t": lambda pm, name, eta, sigma, nu, **data: pm.StudentT(name, nu=nu, mu=eta, sigma=sigma, **data),
-    "binomial": lambda pm, name, eta, trials, **data: pm.Binomial(name, n=trials, logit_p=eta, **data),
-    "cumulative": lambda pm, name, eta, threshold, **data: pm.OrderedLogistic(
-        name, eta=eta, cutpoints=threshold, compute_p=False, **data
-    ),
+    "gamma": lambda pm, eta, alpha: pm.Gamma.dist(alpha=alpha, beta=alpha / pm.math.exp(eta)),
+    "weibull": lambda pm, eta, alpha: pm.Weibull.dist(alpha=alpha, beta=_weibull_scale(eta, alpha)),
+    "exponential": lambda pm, eta: pm.Exponential.dist(lam=pm.math.exp(-eta)),
+    "t": lambda pm, eta, sigma, nu: pm.StudentT.dist(nu=nu, mu=eta, sigma=sigma),
+    "binomial": lambda pm, eta, trials: pm.Binomial.dist(n=trials, logit_p=eta),
+    "cumulative": lambda pm, eta, threshold: pm.OrderedLogistic.dist(eta=eta, cutpoints=threshold),
 }
 #: (module pymc, scale of the response) -> default prior of an auxiliary parameter.
 _AUXILIARY: dict[str, Callable[..., Any]] = {
@@ -157,13 +154,37 @@ def build_model(design: Design, weights: Array, priors: Priors | None = None) ->
             aux["trials"] = pm.Data(f"trials of {design.name}", design.n_trials.astype(np.int64), dims="row")
         predictor = eta if design.response_dim else eta[:, 0]
         response = design.y if design.family.real else design.y.astype(np.int64)
-        _OBSERVED[design.family.name](pm, design.name, predictor, **aux, observed=response, dims="row")
+        law = _RESPONSES[design.family.name](pm, predictor, **aux)
+        if design.limits is not None:
+            law = _limited(design, design.limits, law, response)
+        model.register_rv(law, design.name, observed=response, dims="row")
     if not design.fast:
         names = [term.name for term in design.terms]
         names += [own.variable(term) for own in design.effects for term in own.terms]
         names += [*design.scales, *design.auxiliaries]
         model.free_RVs.sort(key=lambda variable: names.index(variable.name))
     return model
+
+
+def _limited(design: Design, limits: Limits, law: Any, response: Any) -> Any:
+    """Return the distribution of a censored or truncated response."""
+    import pymc as pm
+    import pytensor.tensor as pt
+
+    if limits.status is None:
+        bounds = (bound if np.isfinite(bound) else None for bound in (limits.lower, limits.upper))
+        return pm.Truncated.dist(law, *bounds, shape=response.shape)
+    status = pm.Data(f"status of {design.name}", design.statuses, dims="row")
+    code, y = pt.as_tensor(limits.codes(design.schema))[status], pm.Data(f"limit of {design.name}", response)
+    lower, upper = (pt.switch(pt.eq(code, side), y, side * np.inf) for side in (-1, 1))
+    return pm.Censored.dist(law, lower, upper)
+
+
+def _weibull_scale(eta: Any, alpha: Any) -> Any:
+    """Return the scale of a Weibull distribution with mean exp(eta) and shape alpha."""
+    import pytensor.tensor as pt
+
+    return pt.exp(eta - pt.gammaln(1 + 1 / alpha))
 
 
 def _hurdle_log_density(value: Any, psi: Any, eta: Any, alpha: Any) -> Any:

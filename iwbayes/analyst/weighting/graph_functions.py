@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, cast
@@ -14,6 +16,7 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.op import Op
 from pytensor.graph.replace import vectorize_graph
 from pytensor.graph.rewriting.basic import PatternNodeRewriter, node_rewriter
+from pytensor.graph.utils import MethodNotDefined
 from pytensor.tensor.blockwise import Blockwise
 
 from iwbayes.utils.arrays import Array, row_blocks, symmetric
@@ -28,6 +31,8 @@ _OUT_OF_RANGE = "local_check_parameter_to_ninf_switch"
 _WORK_IN_PYTHON, _ROWS_OF_A_CALL = 40_000, 160
 # With fewer calls than these, a second graph does not pay.
 _FEWEST_CALLS = 20
+# Steps of differences: the first one; that in standard deviations; one is taken again if this factor too short or long.
+_FIRST_STEP, _STEP, _TOO_FAR, _MOST_STEPS = 1e-5, 1e-3, 10.0, 20
 #: Size of a block, points x rows: intermediate values for all points would not fit in memory.
 BLOCK = 2**17
 
@@ -102,7 +107,10 @@ class CompiledWhenUsed(CountsCalls):
     @cached_property
     def _compiled(self) -> Any:
         mode = get_default_mode().including("iwbayes", _OUT_OF_RANGE).excluding(*self._excluded)
-        return pytensor.function(*self._graph, mode=mode, on_unused_input="ignore")
+        with warnings.catch_warnings():
+            # it has no derivatives of gamma functions
+            warnings.filterwarnings("ignore", "Numba will use object mode", UserWarning)
+            return pytensor.function(*self._graph, mode=mode, on_unused_input="ignore")
 
     @cached_property
     def _interpreted(self) -> Any:
@@ -145,6 +153,28 @@ class Batched(CountsCalls):
         return [np.concatenate(parts) for parts in zip(*found, strict=True)]
 
 
+class Differenced(CountsCalls):
+    """Products of a Hessian by central differences of gradients, for graphs that cannot be differentiated twice."""
+
+    def __init__(self, gradient: CompiledWhenUsed) -> None:
+        self._gradient = gradient
+
+    def __call__(self, theta: Array, *others: Array) -> tuple[Any, Array, Array]:
+        """Return value, gradient and Hessian times the last argument, as the function that this replaces."""
+        *others_only, direction = others
+        value, gradient = self._gradient(theta, *others_only)
+        product, step = np.zeros_like(theta), _FIRST_STEP
+        for _ in range(_MOST_STEPS if direction.any() else 0):
+            ends = [self._gradient(theta + sign * step * direction, *others_only)[1] for sign in (1, -1)]
+            product = (ends[0] - ends[1]) / (2 * step)
+            # in units of the standard deviation that the curvature along the direction gives
+            own, curvature = step, float(abs(direction @ product))
+            step = _STEP / math.sqrt(curvature) if np.isfinite(curvature) and curvature > 0 else step / _TOO_FAR
+            if 1 / _TOO_FAR < step / own < _TOO_FAR:
+                break
+        return value, gradient, product
+
+
 class SmoothFunction(CountsCalls):
     """A scalar of theta (p,) and other vectors, with its derivatives by theta; functions are made on first use.
 
@@ -165,11 +195,14 @@ class SmoothFunction(CountsCalls):
         return CompiledWhenUsed([self._theta, *self._others], [self._value, gradient], n_rows=None)
 
     @cached_property
-    def along(self) -> CompiledWhenUsed:
+    def along(self) -> CompiledWhenUsed | Differenced:
         """Function of theta, the other vectors and a direction: value, gradient, and Hessian times the direction."""
         direction = pt.vector("direction", shape=self._theta.type.shape)
         gradient: Any = pt.grad(self._value, self._theta, disconnected_inputs="ignore")
-        product: Any = pt.grad(pt.dot(gradient, direction), self._theta, disconnected_inputs="ignore")
+        try:
+            product: Any = pt.grad(pt.dot(gradient, direction), self._theta, disconnected_inputs="ignore")
+        except (MethodNotDefined, NotImplementedError):  # incomplete gamma and beta functions have first ones only
+            return Differenced(self._compiled)
         inputs = [self._theta, *self._others, direction]
         outputs = [self._value, gradient, product]
         return CompiledWhenUsed(inputs, outputs, n_rows=self._n_rows, n_calls=self._n_calls)

@@ -30,7 +30,6 @@ bmb = pytest.importorskip("bambi", reason="Bambi is not installed")
 pytestmark = [
     pytest.mark.interpreted,
     pytest.mark.filterwarnings("ignore:The intercept is omitted in ordinal families:UserWarning"),
-    pytest.mark.filterwarnings("ignore:Scan return signature will change:DeprecationWarning"),  # of PyMC 5
 ]
 #: Bambi 0.16 cannot predict group effects with current versions of what it needs.
 OLD = tuple(map(int, bmb.__version__.split(".")[:2])) < (0, 18)

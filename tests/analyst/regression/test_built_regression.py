@@ -119,7 +119,6 @@ def cumulative(theta, f):
 
 
 @pytest.mark.pythons("3.11")  # the page of more models fits each kind on the other Python
-@pytest.mark.filterwarnings("ignore:Scan return signature will change:DeprecationWarning")  # of PyMC 5
 @pytest.mark.parametrize(
     ("formula", "family", "density", "n_parameters"),
     [

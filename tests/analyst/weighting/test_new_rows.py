@@ -139,7 +139,6 @@ def predicted(model, idata, data, **coords):
     return found["predictions"]["y"]
 
 
-@pytest.mark.filterwarnings("ignore:Scan return signature will change:DeprecationWarning")  # of PyMC 5
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.__name__)
 def test_recipes_of_pymc_predict_alike_with_weights(recipe):
     model, more = built(recipe)

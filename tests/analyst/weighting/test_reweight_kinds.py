@@ -273,7 +273,6 @@ UNGUARDED = ("normal", "categorical", "mvnormal", "mixture", "custom_signature",
 
 
 # PyMC 5 builds the truncated part of hurdle distributions by a call of scan that pytensor deprecates.
-@pytest.mark.filterwarnings("ignore:Scan return signature will change:DeprecationWarning")
 @pytest.mark.parametrize(("kind", "guard"), [(k, True) for k in KINDS] + [(k, False) for k in UNGUARDED])
 def test_weights_equal_repeated_rows(kind, guard):
     with pm.Model() as model:

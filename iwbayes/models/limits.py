@@ -1,0 +1,145 @@
+"""Limits of a response: ``censored(y, status)`` and ``truncated(y, lb, ub)``, with Bambi's names."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from iwbayes.schema import Binary, Categorical, Integer, Schema
+from iwbayes.utils.arrays import Array
+
+_STATUS = re.compile(r"(`[^`]+`|[^\W\d][\w.]*)\s*(?:(==|!=)\s*(.+))?", flags=re.DOTALL)
+_TRIES = 4  # of draws that must be between bounds
+_CODES = {"left": -1, "none": 0, "right": 1}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Which rows are censored, or the bounds between which a response was kept.
+
+    A censored row says that the response is above its value (right) or below it (left). Rows whose response is outside
+    the bounds of a truncated response are not in the table.
+    """
+
+    status: str | None = None  # column that says which rows are censored; None if the response is truncated
+    condition: tuple[str, Any] | None = None  # of ``censored(y, status == level)``: "==" or "!=", and the level
+    lower: float = -np.inf
+    upper: float = np.inf
+
+    @classmethod
+    def of(cls, function: str, arguments: Sequence[str]) -> tuple[str, Limits]:
+        """Return the response itself and its limits from a call; a ValueError says what is wrong."""
+        call = f"{function}({', '.join(arguments)})"
+        if function == "truncated":
+            lower, upper = _bounds(call, arguments[1:])
+            return arguments[0], cls(lower=lower, upper=upper)
+        if function != "censored":
+            raise ValueError(
+                f"the response {call!r} must have the form censored(time, status). Write censored(time, event == 0) if "
+                "0 says that the event was not observed."
+            )
+        status = _STATUS.fullmatch(arguments[-1]) if len(arguments) == 2 else None  # noqa: PLR2004
+        if status is None:
+            raise ValueError(
+                f"the response {call!r} must have the form censored(y, status) or censored(y, status == level), where "
+                "the status is a column. Censoring to intervals is not supported."
+            )
+        return arguments[0], cls(status[1].strip("`"), (status[2], _literal(status[3], call)) if status[2] else None)
+
+    def codes(self, schema: Schema) -> NDArray[np.int64]:
+        """Return -1 (left), 0 (not censored) or 1 (right) for each level of the status column, (level,)."""
+        column: Any = schema[str(self.status)]
+        levels: list[Any] = []
+        if isinstance(column, Binary | Categorical):
+            levels = list(column.levels)
+        elif isinstance(column, Integer) and self.condition is not None:
+            levels = list(range(column.lower, column.upper + 1))
+        if self.condition is None and not set(levels) <= set(_CODES):
+            raise ValueError(
+                f"the status {column.name!r} of a censored response must have the levels 'none', 'right' and 'left'. "
+                f"Otherwise say where the response is longer than observed: censored(..., {column.name} == level)."
+            )
+        if self.condition is None:
+            return np.array([_CODES[level] for level in levels], dtype=np.int64)
+        sign, level = self.condition
+        if level not in levels:
+            raise ValueError(
+                f"the status {column.name!r} of a censored response must be compared with one of its levels, "
+                f"{levels[:10]!r}; got {level!r}."
+            )
+        return np.array([(own == level) == (sign == "==") for own in levels], dtype=np.int64)
+
+    def positions(self, frame: pd.DataFrame, schema: Schema) -> NDArray[np.int64]:
+        """Return the position of each row's level in `codes` (row,)."""
+        column: Any = schema[str(self.status)]
+        if isinstance(column, Integer):
+            return frame[column.name].to_numpy(dtype=np.int64) - column.lower
+        return np.asarray(column.codes(frame[column.name]), dtype=np.int64)
+
+    def between(self, y: Array, schema: Schema, statuses: NDArray[np.int64] | None) -> tuple[Array, Array]:
+        """Return the bounds (row,) of responses y (row,): fixed ones, or for statuses (row,) both y if not censored."""
+        if statuses is None:
+            return np.full(len(y), self.lower), np.full(len(y), self.upper)
+        code = self.codes(schema)[statuses]
+        return np.where(code < 0, -np.inf, y), np.where(code > 0, np.inf, y)
+
+
+def draw_between(
+    draw: Callable[[], Array], law: Any, bounds: tuple[Array, Array], rng: np.random.Generator, *, whole: bool
+) -> Array:
+    """Draw (draw, row) between two bounds (row,), both included, from a distribution of scipy. `draw` draws from it.
+
+    What is outside is drawn again. At last the inverse function is used, in the tail in which the bounds are.
+    """
+    lower, upper = bounds
+    fixed = lower == upper
+    found = np.where(fixed, lower, draw())
+    for _ in range(_TRIES):
+        outside = (found < lower) | (found > upper)
+        if not outside.any():
+            return found
+        found = np.where(outside, draw(), found)
+    outside = (found < lower) | (found > upper)
+    if not outside.any():
+        return found
+    low, high = (np.broadcast_to(bound, found.shape)[outside] for bound in bounds)
+    args = [np.broadcast_to(each, found.shape)[outside] for each in law.args]
+    rest = law.dist(*args, **{name: np.broadcast_to(each, found.shape)[outside] for name, each in law.kwds.items()})
+    below, u = (np.ceil(low) - 1 if whole else low), rng.random(len(low))
+    by_cdf = rest.ppf(rest.cdf(below) + u * (rest.cdf(high) - rest.cdf(below)))
+    by_sf = rest.isf(rest.sf(high) + u * (rest.sf(below) - rest.sf(high)))
+    found[outside] = np.clip(np.where(rest.cdf(below) > 1 / 2, by_sf, by_cdf), low, high)
+    return found
+
+
+def _bounds(call: str, arguments: Sequence[str]) -> tuple[float, float]:
+    """Return the two bounds, which are given by position or by name."""
+    found, names = {"lb": -np.inf, "ub": np.inf}, ["lb", "ub"]
+    for argument in arguments:
+        before, _, value = argument.rpartition("=")
+        name, number = before.strip() or (names[0] if names else ""), _literal(value, call)
+        if name not in names or isinstance(number, bool) or not isinstance(number, int | float | None):
+            break
+        names.remove(name)
+        found[name] = found[name] if number is None else float(number)
+    else:
+        if np.isfinite(list(found.values())).any() and found["lb"] < found["ub"]:
+            return found["lb"], found["ub"]
+    raise ValueError(
+        f"the response {call!r} must have the form truncated(y, lb=number, ub=number), with one bound or two, the "
+        "first below the second."
+    )
+
+
+def _literal(text: str, call: str) -> Any:
+    try:
+        return ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError):
+        raise ValueError(f"{text.strip()!r} in the response {call!r} must be a number, or a level in quotes.") from None
