@@ -90,7 +90,7 @@ def problem_of(formula, release, family=None, design_weight=None):
     design = build_design(formula, release.synthetic.frame, release.synthetic.schema, family)
     if design.fast:
         return RegressionProblem.of(design, release, None, release.weights, design_weight)
-    return BuiltRegression.of(design, release, None, release.weights)
+    return BuiltRegression.of(design, release, None, release.weights, design_weight)
 
 
 def drawn_fit(formula, family, release, theta=None, *, shape=(2, 3), seed=0, stats=None):

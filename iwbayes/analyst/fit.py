@@ -140,10 +140,10 @@ def fit(
 
     Notes
     -----
-    Models that PyMC computes use all rows of the release, and centred group-specific effects; NUTS samples those with
-    scales of group-specific effects. For other models identical rows are merged, and
-    gaussian rows are replaced by their weighted Gram matrix, which does not change the posterior. Calibration maps the
-    draws linearly, in unconstrained space (sigma on the log scale); see :func:`~iwbayes.calibrate`, docs/theory.md.
+    Group-specific effects are centred, and NUTS samples models with them. In models that numpy computes, identical
+    rows are merged, and gaussian rows are replaced by their weighted Gram matrix, which does not change the posterior.
+    Calibration maps the draws linearly, in unconstrained space (sigma on the log scale); see
+    :func:`~iwbayes.calibrate`, docs/theory.md.
 
     References
     ----------
@@ -176,13 +176,8 @@ def fit(
     regression: RegressionProblem | BuiltRegression
     if design.fast:
         regression, sampled = RegressionProblem.of(design, release, priors, weights, design_weight), None
-    elif design_weight is not None:
-        raise ValueError(
-            f"design_weight is for the families bernoulli, gaussian, categorical and poisson, without offsets and "
-            f"group-specific effects; got {formula!r} of family {design.family.name!r}. Leave it out."
-        )
     else:
-        regression = BuiltRegression.of(design, release, priors, weights)
+        regression = BuiltRegression.of(design, release, priors, weights, design_weight)
         sampled = regression.sampled(settings, rng)
     posterior = regression.posterior
     found = calibrated(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from iwbayes.evidence.formulas import named_columns, no_such_columns, read_formula
 from iwbayes.models.design_spec import DesignSpec, GroupEffects, Term, check_finite, evaluate
-from iwbayes.models.families import LIMITED, Family, FamilyName, FastFamily, Response, default_family, get_family
+from iwbayes.models.families import LIMITED, Family, FamilyName, Response, default_family, get_family
 from iwbayes.models.formula_parts import Parts
 from iwbayes.models.limits import Limits
 from iwbayes.schema import Schema
@@ -153,13 +153,6 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: Fami
             f"formula {formula!r} needs rows without missing cells; all {len(frame)} rows have some. Use fewer of "
             f"the columns {used}."
         )
-    fast = isinstance(family, FastFamily) and not (parts.groups or parts.offsets or parts.limits)
-    if len(rows) < len(frame) and not fast:
-        missing = [name for name in used if frame[name].isna().any()]
-        raise ValueError(
-            f"the columns of {formula!r} must have no missing cells, because this model uses all rows; {missing} have "
-            f"some. Leave these columns out, or impute the cells in your own PyMC model."
-        )
     if len(rows) < len(frame):
         _warn(
             f"{len(frame) - len(rows)} of {len(frame)} rows have missing cells in "
@@ -219,6 +212,31 @@ def other_rows(design: Design, frame: pd.DataFrame) -> Design:
         check_finite(name, values)
     used = found.frame.iloc[rows].reset_index(drop=True)
     return replace(design, x=x, frame=used, response=response, rows=rows, n_rows=len(frame))
+
+
+def on_all_rows(design: Design, frame: pd.DataFrame) -> tuple[Design, BoolArray]:
+    """Return a design on all rows of a table, and which rows (row,) have missing cells, or coefficients for all levels.
+
+    Other rows, and those with missing cells, become the first row of the fit. They must not enter a likelihood.
+    """
+    with design.refusals():
+        found = design.on(frame)
+    first, used = design.frame.iloc[0], found.frame.copy()
+    for name in design.frame:
+        used[name] = used[name].where(found.known, first[name])
+    values = np.where(found.known, found.y, design.y[0])
+    lower, upper, _ = _bounds(design.family, design.trials, design.limits, used)
+    if design.family.positive:
+        lower = max(lower, float(np.min(design.y)))
+    whole = replace(
+        design,
+        x=np.where(found.known[:, None], found.x, design.x[0]),
+        frame=used,
+        response=replace(design.response, values=values.clip(lower, upper)),
+        rows=np.arange(len(frame)),
+        n_rows=len(frame),
+    )
+    return whole, found.known | ~found.complete
 
 
 def _warn(message: str) -> None:
@@ -344,21 +362,25 @@ def _offset(formula: str, side: Any, n_offsets: int, frame: pd.DataFrame) -> Any
     return matrix.model_spec
 
 
-def _allowed(response: Response, family: Family, name: str, parts: Parts, frame: pd.DataFrame) -> Response:
-    """Clip the response to the values that private rows can have, and warn with the number of cells changed."""
-    values, limits = response.values, parts.limits
-    lower: Any = -np.inf
-    upper: Any = np.inf
-    why = ""
-    if parts.trials is not None:
-        upper, why = frame[parts.trials].to_numpy(dtype=np.float64), f"more than {parts.trials}"
+def _bounds(family: Family, trials: str | None, limits: Limits | None, frame: pd.DataFrame) -> tuple[Any, Any, str]:
+    """Return bounds of what responses of private rows can be, apart from zero, and what is said of others."""
+    lower, upper, why = -np.inf, np.inf, "zero or negative" if family.positive else ""
+    if trials is not None:
+        return lower, frame[trials].to_numpy(dtype=np.float64), f"more than {trials}"
     if limits is not None and limits.status is None:
         lower, upper, why = limits.lower, limits.upper, f"outside [{limits.lower:g}, {limits.upper:g}]"
+    return lower, upper, why
+
+
+def _allowed(response: Response, family: Family, name: str, parts: Parts, frame: pd.DataFrame) -> Response:
+    """Clip the response to the values that private rows can have, and warn with the number of cells changed."""
+    values = response.values
+    lower, upper, why = _bounds(family, parts.trials, parts.limits, frame)
     if family.positive:
         positive = values[values > 0]
         if not positive.size:
             raise ValueError(f"the response {name!r} of family {family.name!r} must have positive values; none is.")
-        lower, why = max(lower, np.min(positive)), why or "zero or negative"
+        lower = max(lower, np.min(positive))
     clipped = values.clip(lower, upper)
     if not (changed := int((clipped != values).sum())):
         return response

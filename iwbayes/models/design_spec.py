@@ -295,10 +295,14 @@ class DesignSpec:
         with self.refusals():
             found = [own.matrix(frame) for own in self.effects]
             if self.offset is not None:
-                found.append(evaluate(self.offset, frame).to_numpy(dtype=np.float64).sum(axis=1, keepdims=True))
+                found.append(self.offsets(frame)[:, None])
         for values in found:
             check_finite("an offset or group-specific effect", values, "Leave these rows out.")
         return found
+
+    def offsets(self, frame: pd.DataFrame) -> Array:
+        """Return the sum of the offsets (row,)."""
+        return np.asarray(evaluate(self.offset, frame).to_numpy(dtype=np.float64).sum(axis=1))
 
     def columns_of(self, frame: pd.DataFrame) -> tuple[Array, dict[str, Array]]:
         """Return the design matrix (row, column), and the columns (row,) without a coefficient by name, unchecked."""

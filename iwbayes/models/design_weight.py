@@ -1,8 +1,9 @@
-"""Design weights of a survey: a released column that multiplies the log likelihood of each row."""
+"""Factors of rows' log likelihoods: design weights of a survey, which are a released column, and rows left out."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -47,3 +48,26 @@ class DesignWeight:
     def factors(self, frame: pd.DataFrame) -> Array:
         """Return the factor of each row's log likelihood, shape (row,)."""
         return frame[self.column].to_numpy(dtype=np.float64) / self.mean
+
+
+class RowFactors(NamedTuple):
+    """Factors of the log likelihoods of a table's rows: design weights, and zero where a cell is missing."""
+
+    weight: DesignWeight | None = None
+    columns: tuple[str, ...] = ()  # rows with missing cells in these are left out
+    values: Any = 1.0  # (row,), or one number for all
+
+    def on(self, frame: pd.DataFrame) -> RowFactors:
+        """Return those of the rows of a table."""
+        values: Any = 1.0 if self.weight is None else self.weight.factors(frame)
+        if self.columns:
+            values = values * frame[list(self.columns)].notna().all(axis=1).to_numpy()
+        return self._replace(values=values)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What records and verdicts say about them."""
+        return {} if self.weight is None else {"design_weight": self.weight.column}
+
+
+NO_FACTORS = RowFactors()

@@ -33,8 +33,9 @@ from iwbayes.analyst.weighting.graph_functions import (
     evaluate,
 )
 from iwbayes.analyst.weighting.observed_rows import weighted_variables
-from iwbayes.analyst.weighting.release_rows import MovableRows
+from iwbayes.analyst.weighting.release_rows import DataOf, MovableRows
 from iwbayes.analyst.weighting.reweight import common_weights, unweight
+from iwbayes.models.design_weight import NO_FACTORS, RowFactors
 from iwbayes.tables import SyntheticTable
 from iwbayes.utils.arrays import Array, row_blocks
 from iwbayes.utils.newton import maximise
@@ -53,7 +54,13 @@ class ModelGraphs(CountsCalls):
     """
 
     def __init__(
-        self, model: pm.Model, names: Sequence[str], n_rows: int, n_weights: int, table: SyntheticTable | None = None
+        self,
+        model: pm.Model,
+        names: Sequence[str],
+        n_rows: int,
+        n_weights: int,
+        table: SyntheticTable | None = None,
+        data_of: DataOf | None = None,
     ) -> None:
         self.model, self.n_rows = model, n_rows
         inputs, point = [model.rvs_to_values[rv] for rv in model.free_RVs], model.initial_point(0)
@@ -68,7 +75,7 @@ class ModelGraphs(CountsCalls):
         self.held: Any = None
         self.loaded: list[Array] | None = None
         if table is not None:
-            self.rows, self.held = MovableRows.of(self.rows, table)
+            self.rows, self.held = MovableRows.of(self.rows, table, data_of)
         self._terms = [self.rows, prior]
         weights = pt.vector("weights", shape=(n_rows,))
         # rows with weight zero may have density zero
@@ -136,10 +143,19 @@ class ModelPosterior(WeightedPosterior):
     that a dict of weights left out. Rows of weight zero are excluded from the likelihood, even if their own density is
     zero. `names` are ``b[0]``, ``sex[Male]`` with the labels of its dims, or ``sigma_log__``, PyMC's name of the
     unconstrained value. `n_weights` is the number of weight vectors for which modes will be needed. With a `table` of
-    the rows, all of them with positive weights, it is movable; call `on_rows` before anything else.
+    the rows, all of them with positive weights, it is movable; call `on_rows` before anything else. `factors` of log
+    likelihoods are part of the model, and not of `weights`; rows whose factor is zero are excluded, too. `data_of`
+    computes data of the model for other rows; without it, they must be functions of single columns.
     """
 
-    def __init__(self, model: pm.Model, n_weights: int = 1, table: SyntheticTable | None = None):
+    def __init__(
+        self,
+        model: pm.Model,
+        n_weights: int = 1,
+        table: SyntheticTable | None = None,
+        factors: RowFactors = NO_FACTORS,
+        data_of: DataOf | None = None,
+    ) -> None:
         if not model.free_RVs:
             raise ValueError("the model has no free variables, so there is nothing to differentiate.")
         discrete = [rv.name for rv in model.free_RVs if not rv.dtype.startswith("float")]
@@ -148,13 +164,11 @@ class ModelPosterior(WeightedPosterior):
                 f"the free variables {', '.join(discrete)} are discrete, and a log density has no derivative with "
                 "respect to them. Marginalise them out of the model, for example with pm.Mixture."
             )
-        self.weights = common_weights(model)
+        self.weights, self.factors, self.facts = common_weights(model), factors, factors.facts
         self.n_rows = len(self.weights)
-        self._left_out = ~(self.weights > 0)
-        self._of_model = (
-            unweight(model, ~self._left_out), [rv.name for rv in weighted_variables(model)], self.n_rows, n_weights
-        )  # fmt: skip
-        self._graphs = ModelGraphs(*self._of_model, table)
+        self._left_out = ~(self._own(self.weights) > 0)
+        self._of_model = model, [rv.name for rv in weighted_variables(model)], self.n_rows, n_weights
+        self._graphs, self._data_of = ModelGraphs(unweight(model, ~self._left_out), *self._of_model[1:], table), data_of
         self.held: MovableRows | None = self._graphs.held
         self._arrays: list[Array] | None = None
         self._point = self._graphs.point
@@ -183,14 +197,18 @@ class ModelPosterior(WeightedPosterior):
                 found[name] = np.stack([~one.all(axis=0) for one in same], axis=-1)
         return found
 
+    def _own(self, weights: Array) -> Array:
+        """Return weights (..., row) times the factors of the log likelihoods."""
+        return np.asarray(weights * self.factors.values)
+
     def with_weights(self, weights: np.ndarray) -> ModelPosterior:
         """Return the same model with different weights (row,), already scaled; the compiled functions are shared."""
         weights = np.asarray(weights, dtype=np.float64)
         if weights.shape != (self.n_rows,) or not (np.isfinite(weights).all() and (weights >= 0).all()):
             raise ValueError(f"weights must be {self.n_rows} finite numbers, not negative; got shape {weights.shape}.")
-        if weights[self._left_out].any():
+        if (own := self._own(weights)[self._left_out]).any():
             raise ValueError(
-                f"{np.count_nonzero(weights[self._left_out])} rows with weight zero are excluded from the likelihood "
+                f"{np.count_nonzero(own)} rows with weight zero are excluded from the likelihood "
                 "and must keep weight zero. Create the ModelPosterior with positive weights."
             )
         other = copy(self)
@@ -199,13 +217,14 @@ class ModelPosterior(WeightedPosterior):
 
     def movable(self, table: SyntheticTable) -> ModelPosterior:
         """Return the same model on the rows of a table, in a form that `on_rows` can evaluate on as many other rows."""
-        if self._left_out.any():
+        if not np.all(self.weights > 0):
             raise ValueError(
                 "rows of weight zero are excluded from the model, so it cannot be evaluated on other rows. Give all "
                 "rows positive weights."
             )
         other = copy(self)
-        other._graphs = ModelGraphs(*self._of_model, table)
+        other._graphs = ModelGraphs(unweight(self._of_model[0]), *self._of_model[1:], table, self._data_of)
+        other._left_out = np.zeros(self.n_rows, dtype=bool)
         other.held = other._graphs.held
         return other.on_rows(table, self.weights)
 
@@ -215,7 +234,7 @@ class ModelPosterior(WeightedPosterior):
             raise ValueError(f"the model cannot be evaluated on {len(table)} other rows. Call movable() first.")
         arrays, known = self.held.arrays(table.frame)
         other = self.with_weights(np.where(known, weights, 0.0))
-        other._arrays = arrays
+        other._arrays, other.factors = arrays, self.factors.on(table.frame)
         return other
 
     def served_by(self, other: ModelPosterior | None) -> ModelPosterior:
@@ -263,7 +282,8 @@ class ModelPosterior(WeightedPosterior):
 
     def scores(self, theta: np.ndarray) -> Array:
         """Return the gradient of each row's unweighted log likelihood at theta (p,): (row, p), zero for weight zero."""
-        return np.stack([self._scores_along(theta, direction) for direction in np.eye(self.size)], axis=1)
+        found = np.stack([self._scores_along(theta, direction) for direction in np.eye(self.size)], axis=1)
+        return found * np.broadcast_to(self.factors.values, (self.n_rows,))[:, None]
 
     def _scores_along(self, theta: np.ndarray, direction: np.ndarray) -> Array:
         return np.asarray(self.graphs.scores(self._checked(theta), direction))
@@ -274,6 +294,7 @@ class ModelPosterior(WeightedPosterior):
 
     def _log_likelihoods_under(self, weights: Array, theta: Array) -> Array:
         """Return weighted log likelihoods (draw, sample) under weight vectors (draw, row): rows are evaluated once."""
+        weights = self._own(weights)
         found, used = np.empty((len(weights), len(theta))), np.flatnonzero((weights > 0).any(axis=0))
         own, whole = weights[:, used], len(used) == self.n_rows
         for block in row_blocks(len(theta), max(1, BLOCK // self.n_rows)):
@@ -288,9 +309,9 @@ class ModelPosterior(WeightedPosterior):
     def log_densities(self, theta: np.ndarray) -> Array:
         """Return the weighted log density, shape (sample,), at points (sample, p), Jacobians included."""
         if len(theta) == 1:  # by the functions that a search for the mode needs anyway
-            return self.graphs.likelihood.values(self._checked(theta, 2), self.weights) + self.graphs.prior.values(
-                theta
-            )
+            return self.graphs.likelihood.values(
+                self._checked(theta, 2), self._own(self.weights)
+            ) + self.graphs.prior.values(theta)
         return self.log_densities_under(self.weights[None], theta)[0]
 
     def log_densities_under(self, weights: Array, theta: Array) -> Array:
@@ -299,7 +320,7 @@ class ModelPosterior(WeightedPosterior):
 
     def likelihood(self, theta: np.ndarray) -> tuple[Array, Array]:
         """Return gradient (p,) and Hessian (p, p), at theta (p,), of the weighted log likelihood sum_i w_i l_i."""
-        return self.graphs.likelihood.derivatives(self._checked(theta), self.weights)
+        return self.graphs.likelihood.derivatives(self._checked(theta), self._own(self.weights))
 
     def mean_curvature(self, theta: np.ndarray) -> Array:
         """Return minus the weighted mean of the Hessians of the log likelihoods of rows (p, p), at theta (p,)."""
@@ -311,12 +332,12 @@ class ModelPosterior(WeightedPosterior):
 
     def likelihood_gradient(self, theta: np.ndarray, weights: Array | None = None) -> Array:
         """Return the gradient of the weighted log likelihood, shape (p,), at theta (p,)."""
-        weights = self.weights if weights is None else weights
+        weights = self._own(self.weights if weights is None else weights)
         return np.array(self.graphs.likelihood.along(self._checked(theta), weights, np.zeros(self.size))[1])
 
     def gradient(self, theta: np.ndarray) -> tuple[float, Array]:
         """Return the weighted log density at theta (p,) and its gradient (p,), by compiled functions."""
-        return self.graphs.both.gradient(theta, self.weights)
+        return self.graphs.both.gradient(theta, self._own(self.weights))
 
     def gradients_at(self, rows: np.ndarray, shares: np.ndarray, thetas: np.ndarray) -> Array:
         """Return gradients (draw, p) of mean log likelihoods at thetas (draw, p), for shares (draw, n) of rows."""

@@ -130,7 +130,7 @@ def build_model(design: Design, weights: Array, priors: Priors | None = None) ->
     import pymc as pm
     import pytensor.tensor as pt
 
-    scales, given = prior_scales(design, weights), _checked(design, priors)
+    scales, given, data = prior_scales(design, weights), _checked(design, priors), data_of(design)
     n_columns = design.x.shape[1]
     columns = list(design.parameter_names[:n_columns])
     if design.n_predictors > 1 or design.response_dim:
@@ -140,24 +140,23 @@ def build_model(design: Design, weights: Array, priors: Priors | None = None) ->
         blocks: dict[str, Any] = {}
         eta: Any = 0.0
         if n_columns:
-            x = pm.Data("design matrix", design.x, dims=("row", "column"))
+            x = pm.Data("design matrix", data["design matrix"], dims=("row", "column"))
             # the intercept comes last because its default prior depends on the slopes
             for term in sorted(design.terms, key=lambda term: term.name == "Intercept"):
                 blocks[term.name] = _coefficients(design, term, scales, given.get(term.name), blocks)
             eta = x @ pt.concatenate([blocks[term.name] for term in design.terms], axis=0)
         for own in design.effects:
-            eta = eta + _effects(design, own, scales.response_sd, weights, given)
+            eta = eta + _effects(design, own, scales.response_sd, weights, given, data)
         if design.offset is not None:
-            eta = eta + pm.Data(f"offset of {design.name}", design.full[:, -1], dims="row")[:, None]
+            eta = eta + pm.Data(name := f"offset of {design.name}", data[name], dims="row")[:, None]
         aux = _auxiliaries(design, scales, given, blocks)
         if design.trials is not None:
-            aux["trials"] = pm.Data(f"trials of {design.name}", design.n_trials.astype(np.int64), dims="row")
+            aux["trials"] = pm.Data(name := f"trials of {design.name}", data[name], dims="row")
         predictor = eta if design.response_dim else eta[:, 0]
-        response = design.y if design.family.real else design.y.astype(np.int64)
         law = _RESPONSES[design.family.name](pm, predictor, **aux)
         if design.limits is not None:
-            law = _limited(design, design.limits, law, response)
-        model.register_rv(law, design.name, observed=response, dims="row")
+            law = _limited(design, design.limits, law, data)
+        model.register_rv(law, design.name, observed=data[design.name], dims="row")
     if not design.fast:
         names = [term.name for term in design.terms]
         names += [own.variable(term) for own in design.effects for term in own.terms]
@@ -166,16 +165,33 @@ def build_model(design: Design, weights: Array, priors: Priors | None = None) ->
     return model
 
 
-def _limited(design: Design, limits: Limits, law: Any, response: Any) -> Any:
+def data_of(design: Design) -> dict[str, Any]:
+    """Return the data of a design's model that have one value per row, by their names in the model."""
+    data: dict[str, Any] = {"design matrix": design.x}
+    for own in design.effects:
+        data[f"group of {own.name}"], values = own.codes(design.frame), own.values(design.frame)
+        data |= {f"columns of {own.variable(term)}": values[:, term.columns] for term in own.terms}
+    if design.offset is not None:
+        data[f"offset of {design.name}"] = design.offsets(design.frame)
+    if design.trials is not None:
+        data[f"trials of {design.name}"] = design.n_trials.astype(np.int64)
+    if design.limits is not None and design.limits.status is not None:
+        data |= {f"status of {design.name}": design.statuses, f"limit of {design.name}": design.y}
+    return data | {design.name: design.y if design.family.real else design.y.astype(np.int64)}
+
+
+def _limited(design: Design, limits: Limits, law: Any, data: Mapping[str, Any]) -> Any:
     """Return the distribution of a censored or truncated response."""
     import pymc as pm
     import pytensor.tensor as pt
 
     if limits.status is None:
         bounds = (bound if np.isfinite(bound) else None for bound in (limits.lower, limits.upper))
-        return pm.Truncated.dist(law, *bounds, shape=response.shape)
-    status = pm.Data(f"status of {design.name}", design.statuses, dims="row")
-    code, y = pt.as_tensor(limits.codes(design.schema))[status], pm.Data(f"limit of {design.name}", response)
+        return pm.Truncated.dist(law, *bounds, shape=data[design.name].shape)
+    status, y = (
+        pm.Data(name, data[name], dims="row") for name in (f"{what} of {design.name}" for what in ("status", "limit"))
+    )
+    code = pt.as_tensor(limits.codes(design.schema))[status]
     lower, upper = (pt.switch(pt.eq(code, side), y, side * np.inf) for side in (-1, 1))
     return pm.Censored.dist(law, lower, upper)
 
@@ -227,16 +243,23 @@ def _auxiliaries(design: Design, scales: PriorScales, given: dict[str, Any], slo
     return found
 
 
-def _effects(design: Design, own: GroupEffects, response_sd: float, weights: Array, given: dict[str, Any]) -> Any:
+def _effects(
+    design: Design,
+    own: GroupEffects,
+    response_sd: float,
+    weights: Array,
+    given: dict[str, Any],
+    data: Mapping[str, Any],
+) -> Any:
     """Add group-specific effects to the current model; return their sum (row, predictor)."""
     import pymc as pm
     import pytensor.tensor as pt
 
     model, share = pm.modelcontext(None), weights / weights.sum()
-    code = pm.Data(f"group of {own.name}", own.codes(design.frame), dims="row")
-    values, total = own.values(design.frame), 0.0
+    code, total = pm.Data(name := f"group of {own.name}", data[name], dims="row"), 0.0
     for term in own.terms:
-        name, part = own.variable(term), values[:, term.columns]
+        name = own.variable(term)
+        part = data[f"columns of {name}"]
         for dim, labels in own.coords(term).items():
             if dim not in model.coords:
                 model.add_coord(dim, list(labels))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import pandas as pd
 import xarray as xr
 from numpy.typing import NDArray
 
@@ -15,7 +14,7 @@ from iwbayes.analyst.inference.weighted_posterior import OF_A_DRAW, Mode, Weight
 from iwbayes.analyst.regression.design_record import record_design
 from iwbayes.analyst.regression.model import log_prior
 from iwbayes.models.design import Design, other_rows
-from iwbayes.models.design_weight import DesignWeight
+from iwbayes.models.design_weight import NO_FACTORS, DesignWeight, RowFactors
 from iwbayes.models.priors import LogPrior, prior_scales
 from iwbayes.models.weighted_rows import WeightedRows, maxima, merge_draws, values_each
 from iwbayes.release import Release
@@ -24,20 +23,6 @@ from iwbayes.tables import SyntheticTable
 from iwbayes.utils.arrays import Array
 from iwbayes.utils.newton import NotReachedError
 from iwbayes.utils.threads import one_blas_thread
-
-
-class Survey(NamedTuple):
-    """Design weights of a table's rows: the factors (row,) of their log likelihoods, or 1.0 for all."""
-
-    weight: DesignWeight | None = None
-    factors: Any = 1.0
-
-    def on(self, frame: pd.DataFrame) -> Survey:
-        """Return those of the rows of another table."""
-        return self if self.weight is None else Survey(self.weight, self.weight.factors(frame))
-
-
-NO_SURVEY = Survey()
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,24 +41,15 @@ class RegressionProblem:
         cls, design: Design, release: Release, priors: Any, weights: Weights, design_weight: str | None = None
     ) -> RegressionProblem:
         """Put priors and weights to a design of the fast path; the arguments are those of `fit`."""
-        frame = release.synthetic.frame
         values = np.asarray(weights.draw_values)
         values = values * (release.n_private / values.sum(axis=1, keepdims=True))
         if not np.all(values[:, design.rows].sum(axis=1) > 0):
             raise ValueError("the weights of the rows used must not all be zero. Use columns with fewer missing cells.")
         averaged = values.mean(axis=0)
-        survey = NO_SURVEY
-        if design_weight is not None:
-            DesignWeight.check(design_weight, release.synthetic.schema, design.name)
-            survey = Survey(DesignWeight.of(design_weight, frame, averaged)).on(frame)
-        prior = log_prior(design, prior_scales(design, (averaged * survey.factors)[design.rows]), priors)
-        attributes = {
-            "rows_left_out": design.n_rows - len(design.rows),
-            "share_left_out": float(np.delete(averaged, design.rows).sum() / averaged.sum()),
-            "design": record_design(design, frame),
-        }
-        posterior = RegressionPosterior(design, prior, averaged, survey)
-        attributes |= posterior.facts
+        factors = factors_of(design, release, averaged, design_weight)
+        prior = log_prior(design, prior_scales(design, (averaged * factors.values)[design.rows]), priors)
+        posterior = RegressionPosterior(design, prior, averaged, factors)
+        attributes = attributes_of(design, release, averaged) | factors.facts
         return cls(posterior, design.formula, design.family.name, len(design.rows), observed_of(design), attributes)
 
     def log_likelihoods(self, posterior: xr.Dataset, theta: Array) -> dict[str, xr.Dataset]:
@@ -88,6 +64,24 @@ class RegressionProblem:
         return {"log_likelihood": plain, "log_likelihood_weighted": plain * xr.DataArray(rows.weights, dims="row")}
 
 
+def factors_of(design: Design, release: Release, weights: Array, design_weight: str | None) -> RowFactors:
+    """Return the factors of the release's rows, for weights (row,) of all rows; a ValueError about a design weight."""
+    weight, table = None, release.synthetic
+    if design_weight is not None:
+        DesignWeight.check(design_weight, table.schema, design.name)
+        weight = DesignWeight.of(design_weight, table.frame, weights)
+    return RowFactors(weight, tuple(column.name for column in design.schema if column.missing)).on(table.frame)
+
+
+def attributes_of(design: Design, release: Release, weights: Array) -> dict[str, Any]:
+    """Return attributes of a result: what was left out because of missing cells, and the design."""
+    return {
+        "rows_left_out": design.n_rows - len(design.rows),
+        "share_left_out": float(np.delete(weights, design.rows).sum() / weights.sum()),
+        "design": record_design(design, release.synthetic.frame),
+    }
+
+
 def observed_of(design: Design) -> xr.Dataset:
     """Return the response of the rows used; levels are codes, with the levels as an attribute."""
     numbers = design.y if design.family.real else design.y.astype(np.int64)
@@ -99,7 +93,7 @@ class RegressionPosterior(WeightedPosterior):
     """A regression as a `WeightedPosterior`, computed in numpy on merged identical rows.
 
     `weights` (row,) cover all rows of the table, and `merged` has the merged rows under them if they are known already.
-    With design weights each log likelihood is multiplied by a factor: they are part of the model, and not of `weights`.
+    `factors` of log likelihoods, such as design weights, are part of the model, and not of `weights`.
     """
 
     def __init__(
@@ -107,11 +101,11 @@ class RegressionPosterior(WeightedPosterior):
         design: Design,
         prior: LogPrior,
         weights: Array,
-        survey: Survey = NO_SURVEY,
+        factors: RowFactors = NO_FACTORS,
         merged: WeightedRows | None = None,
     ) -> None:
-        self.design, self.log_prior, self.weights, self.survey = design, prior, weights, survey
-        self.facts = {} if survey.weight is None else {"design_weight": survey.weight.column}
+        self.design, self.log_prior, self.weights, self.factors = design, prior, weights, factors
+        self.facts = factors.facts
         self.names = tuple(design.parameter_names)
         self.dims = {term.name: design.dims(term) for term in design.terms}
         self.coords = design.coords
@@ -120,7 +114,7 @@ class RegressionPosterior(WeightedPosterior):
 
     def _pseudo(self, weights: Array) -> Array:
         """Return weights (draw, row) times the factors, of the rows used."""
-        return np.asarray((weights * self.survey.factors)[:, self.design.rows])
+        return np.asarray((weights * self.factors.values)[:, self.design.rows])
 
     @property
     def rows(self) -> WeightedRows:
@@ -129,12 +123,12 @@ class RegressionPosterior(WeightedPosterior):
 
     def with_weights(self, weights: Array) -> RegressionPosterior:
         """Return the same regression with different weights, shape (row,), for all rows."""
-        return RegressionPosterior(self.design, self.log_prior, weights, self.survey)
+        return RegressionPosterior(self.design, self.log_prior, weights, self.factors)
 
     def on_rows(self, table: SyntheticTable, weights: Array) -> RegressionPosterior:
         """Return the same regression and prior on different rows, without rows whose levels have no coefficient."""
         return RegressionPosterior(
-            other_rows(self.design, table.frame), self.log_prior, weights, self.survey.on(table.frame)
+            other_rows(self.design, table.frame), self.log_prior, weights, self.factors.on(table.frame)
         )
 
     def with_weak_prior(self) -> RegressionPosterior:
@@ -142,7 +136,7 @@ class RegressionPosterior(WeightedPosterior):
         if not self.log_prior.given:
             return self
         scales = prior_scales(self.design, self.rows.weights)
-        return RegressionPosterior(self.design, LogPrior(self.design, scales), self.weights, self.survey, self.merged)
+        return RegressionPosterior(self.design, LogPrior(self.design, scales), self.weights, self.factors, self.merged)
 
     def log_densities(self, theta: Array) -> Array:
         """Return the log density, shape (sample,), at points of shape (sample, p)."""
@@ -176,7 +170,7 @@ class RegressionPosterior(WeightedPosterior):
 
     def _factors(self, rows: NDArray[np.intp]) -> Array:
         """Return the factors of rows (n,) of the table, shape (n, 1)."""
-        return np.broadcast_to(self.survey.factors, (self.design.n_rows,))[rows, None]
+        return np.broadcast_to(self.factors.values, (self.design.n_rows,))[rows, None]
 
     def _some_rows(self, rows: NDArray[np.intp]) -> tuple[WeightedRows, NDArray[np.bool_]]:
         """Return the rows of the likelihood among rows (n,) of the table, and which these are (n,)."""
@@ -211,7 +205,7 @@ class RegressionPosterior(WeightedPosterior):
         """Return the posterior and its mode for each of several weight vectors (draw, row), found in one batch."""
         merged = merge_draws(self.design, self._pseudo(weights))
         own = [
-            RegressionPosterior(self.design, self.log_prior, one, self.survey, rows)
+            RegressionPosterior(self.design, self.log_prior, one, self.factors, rows)
             for one, rows in zip(weights, merged, strict=True)
         ]
         if start is None and len(own) > 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -192,6 +192,9 @@ class OfColumn:
             known, found = self.cells[index] == cells, self.values[index]
         elif self.polynomial is not None:
             found, known = np.polyval(self.polynomial, np.where(missing, 0.0, cells)), ~missing
+            # a model may compare a value with another one, so what is known has no rounding error
+            index = np.searchsorted(self.cells[there], cells).clip(max=there.sum() - 1)
+            found = np.where(self.cells[index] == cells, self.values[index], found)
         else:
             found, known = np.interp(cells, self.cells[there], self.values[there]), ~missing
         if missing.any() and not there.all():
@@ -201,12 +204,18 @@ class OfColumn:
 
 def _polynomial(cells: Array, values: Array) -> Array | None:
     """Return the coefficients of the lowest-degree polynomial through all points; None if there is none."""
+    if np.array_equal(cells, values):
+        return np.array([1.0, 0.0])
     for degree in range(1, min(_DEGREE, len(cells) - 2) + 1):
         center, scale = cells.mean(), max(np.ptp(cells), 1e-300)
         found = np.poly1d(np.polyfit((cells - center) / scale, values, degree))(np.poly1d([1 / scale, -center / scale]))
         if np.abs(found(cells) - values).max() <= 1e2 * _ROUNDING * np.ptp(values):
             return np.asarray(found.coeffs)
     return None
+
+
+#: Function of a table: data per row by their names in a model, and which rows (row,) are known to it.
+DataOf = Callable[[pd.DataFrame], tuple[dict[str, Any], NDArray[np.bool_]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,15 +225,19 @@ class MovableRows:
     schema: Schema
     shared: Sequence[SharedVariable]
     functions: Sequence[Sequence[OfColumn | Array]]  # one per column of the array; an array of equal numbers stays
+    computed: DataOf | None = None  # for the variables without functions, by their names
 
     @classmethod
-    def of(cls, output: Variable, table: SyntheticTable) -> tuple[Variable, MovableRows]:
+    def of(
+        cls, output: Variable, table: SyntheticTable, computed: DataOf | None = None
+    ) -> tuple[Variable, MovableRows]:
         """Return a graph with shared variables for its data per row; ValueError if these do not come from columns."""
         cells = {name: cells_of(table.frame, table.schema, name) for name in table.schema.names}
         swapped, functions = dict[Any, Any](), list[list[OfColumn | Array]]()
+        given = {} if computed is None else computed(table.frame)[0]
         for held, columns in _data_of_rows(output, len(table)):
             known = list[OfColumn | Array]()
-            for values in columns:
+            for values in [] if held.name in given else columns:
                 constant = np.ptp(values) == 0
                 fitting = [] if constant else [OfColumn.of(values, name, *own) for name, own in cells.items()]
                 # if several columns fit, the one with fewest cells
@@ -239,19 +252,23 @@ class MovableRows:
                 known.append(values[:1] if best is None else best)
             swapped[held] = pytensor.shared(np.array(evaluate(held)), name=held.name, shape=held.type.shape)
             functions.append(known)
-        if not any(isinstance(one, OfColumn) for parts in functions for one in parts):
+        if not given and not any(isinstance(one, OfColumn) for parts in functions for one in parts):
             raise ValueError(
                 "the model contains no column of the release, so it cannot be evaluated on other rows. Use pm.Data for "
                 "columns of release.synthetic.frame."
             )
         [graph] = graph_replace([output], swapped, strict=False)
-        return graph, cls(table.schema, list(swapped.values()), functions)
+        return graph, cls(table.schema, list(swapped.values()), functions, computed)
 
-    def arrays(self, frame: pd.DataFrame) -> tuple[list[Array], Array]:
+    def arrays(self, frame: pd.DataFrame) -> tuple[list[Array], NDArray[np.bool_]]:
         """Return arrays for the shared variables, and which rows (row,) of a canonical table are known to the model."""
         cells = {name: cells_of(frame, self.schema, name)[0] for name in self.schema.names}
-        known, found = np.ones(len(frame), dtype=bool), []
+        known, found = np.ones(len(frame), dtype=bool), list[Array]()
+        given, used = ({}, known) if self.computed is None else self.computed(frame)
         for variable, parts in zip(self.shared, self.functions, strict=True):
+            if variable.name in given:
+                found.append(np.asarray(given[variable.name]).astype(variable.type.dtype))
+                continue
             columns = []
             for part in parts:
                 if isinstance(part, OfColumn):
@@ -267,7 +284,7 @@ class MovableRows:
             # a number that the type cannot hold would become another one, such as the index of another level
             known &= (cast == array).reshape(len(frame), -1).all(axis=1) | (cast.dtype.kind == "f")
             found.append(cast)
-        return found, known
+        return found, known & used
 
     def put(self, arrays: Sequence[Array]) -> None:
         """Set the shared variables to these arrays."""

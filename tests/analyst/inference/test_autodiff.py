@@ -8,7 +8,8 @@ import pytensor.tensor as pt
 import pytest
 import xarray as xr
 from pytensor.link.basic import PerformLinker
-from scipy import optimize
+from pytensor.scalar.math import TriGamma
+from scipy import optimize, special
 
 from iwbayes.analyst.inference.model_posterior import ModelPosterior
 from iwbayes.analyst.weighting.graph_functions import CompiledWhenUsed
@@ -353,6 +354,19 @@ def test_the_density_of_a_scale_that_underflows_is_zero(n_rows):
         point["spread_log__"] = np.array(log_spread)
         np.testing.assert_allclose(function(*point.values()), model.compile_logp()(point), rtol=1e-13)
     assert np.isneginf(function(np.array(-800.0), np.zeros(3)))
+
+
+def test_trigamma_is_exact_and_calls_no_python():
+    """In compiled functions; for PyMC 6 it would be a call of Python for each number."""
+    x = pt.vector("x")
+    function = CompiledWhenUsed([x], pt.tri_gamma(x), n_rows=None)
+    points = np.concatenate([np.logspace(-6, 12, 200), -np.linspace(0.1, 3.3, 9)])
+    exact = np.array([special.polygamma(1, point) if point > 0 else np.nan for point in points])
+    exact[200:] = (np.pi / np.sin(np.pi * points[200:])) ** 2 - special.polygamma(1, 1 - points[200:])
+    np.testing.assert_allclose(function(points), exact, rtol=1e-12)
+    operations = [getattr(node.op, "scalar_op", None) for node in function.function.maker.fgraph.toposort()]
+    parts = [node.op for one in operations if hasattr(one, "fgraph") for node in one.fgraph.toposort()]
+    assert not any(isinstance(one, TriGamma) for one in [*operations, *parts])
 
 
 def test_both_outcomes_take_one_softplus():

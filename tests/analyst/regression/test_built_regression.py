@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import pytest
+import xarray as xr
 from factories import noisy_release, release_of, stretched_features, synthetic_table
 from numpy.testing import assert_allclose
 from scipy import stats
@@ -367,7 +368,6 @@ def test_models_have_the_density_and_the_names_of_bambi(release, formula, family
         ("y ~ x + (1|g(x))", {}, "must be a column, or columns joined by"),
         ("y ~ x + (x||g)", {}, "must have one '|'"),
         ("y ~ x - (1|g)", {}, "a '\\+' before it"),
-        ("y ~ m + (1|g)", {}, r"must have no missing cells, .*; \['m'\] have some"),
         ("count ~ x + (1|g)", {}, "family must be given for the response 'count'"),
         ("y ~ x", {"family": "studentt"}, "Use family='t'"),
         ("y ~ x", {"family": "cauchy"}, "family must be one of .*'negativebinomial'"),
@@ -378,6 +378,92 @@ def test_refusals(release, formula, options, message):
     with pytest.raises(ValueError, match=message) as error:
         fit(formula, release, **options)
     assert "\n" not in str(error.value)
+
+
+MISSING = Schema(
+    Real("x", -1, 1, missing=True), Categorical("g", ("u", "v", "w"), missing=True), Integer("k", 0, 9, missing=True),
+    Integer("n", 0, 9, missing=True), Real("y", 0, 60),
+)  # fmt: skip
+
+
+def with_missing_cells(n=90, seed=5):
+    frame = simulate(np.random.default_rng(seed), n).rename(columns={"y": "t", "cost": "y"})
+    frame = frame.assign(g=frame["g"].replace("q", "u"))[list(MISSING.names)]
+    rng = np.random.default_rng(seed + 1)
+    for name in ("x", "g", "k", "n"):
+        frame[name] = frame[name].astype(object).where(rng.random(n) > 0.1, None)
+    frame.loc[frame["g"] == "w", "x"] = None  # a level of rows that are left out only
+    return synthetic_table(frame, MISSING)
+
+
+@pytest.mark.interpreted
+@pytest.mark.filterwarnings("ignore::iwbayes.utils.warnings.IwbayesWarning")
+@pytest.mark.parametrize(
+    ("formula", "family"),
+    [("y ~ x + (x|g)", None), ("p(k, n) ~ x + g", None), ("k ~ x + offset(0.1 * n)", "poisson"), ("y ~ x", "gamma")],
+)
+def test_rows_with_missing_cells_are_left_out(formula, family):
+    """The likelihood is that of the complete rows; the others have scores of zero, and keep their weights."""
+    table = with_missing_cells()
+    logs = np.random.default_rng(2).normal(size=len(table))
+    release = release_of(table, logs, n_private=70)
+    design = build_design(formula, table.frame, MISSING, family)
+    problem, used = BuiltRegression.of(design, release, None, release.weights), design.rows
+    own = problem.posterior
+    assert 10 < len(used) < 80 and problem.attributes["rows_left_out"] == len(table) - len(used)
+    assert_allclose(own.weights, release.weights.values * 70 / len(table))
+    part = table.frame.iloc[used].reset_index(drop=True)
+    alone = build_design(formula, part, MISSING, family)
+    other = ModelPosterior(reweight(build_model(alone, own.weights[used]), own.weights[used]))
+    assert own.names == other.names
+    thetas = own.start() + np.random.default_rng(3).normal(0.1, 0.1, (3, own.size))
+    assert_allclose(own.log_densities(thetas), other.log_densities(thetas), rtol=1e-9)
+    for theta in thetas:
+        for found, exact in zip(own.likelihood(theta), other.likelihood(theta), strict=True):
+            assert_allclose(found, exact, rtol=1e-7, atol=1e-8)
+        scores = own.scores(theta)
+        assert_allclose(scores[used], other.scores(theta), rtol=1e-8, atol=1e-10)
+        assert not np.delete(scores, used, axis=0).any()
+    dataset = xr.Dataset(coords={"chain": [0], "draw": [0, 1, 2]})
+    groups = problem.log_likelihoods(dataset, thetas[None])
+    name = next(iter(groups["log_likelihood"]))
+    assert_allclose(groups["log_likelihood_weighted"][name].sum("row")[0], own.log_likelihoods(thetas), rtol=1e-9)
+    assert groups["log_likelihood"]["row"].to_numpy().tolist() == used.tolist()
+    moved = own.movable(table)
+    assert_allclose(moved.log_likelihoods(thetas), own.log_likelihoods(thetas), rtol=1e-9)
+    assert_allclose(moved.scores(thetas[0]), own.scores(thetas[0]), rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.interpreted
+@pytest.mark.filterwarnings("ignore::iwbayes.utils.warnings.IwbayesWarning")
+@pytest.mark.parametrize(
+    ("formula", "family"),
+    [
+        ("y ~ x * g + (x|g)", None),
+        ("cost ~ bs(time, df=4) + x:b", "gamma"),
+        ("p(k, n) ~ poly(x, 2) + (1|g:yes)", None),
+        ("count ~ x + offset(np.log(time) * x)", "negativebinomial"),
+        ("truncated(cost, ub=5) ~ x * time", "weibull"),
+        ("censored(cost, yes == 'no') ~ x * time", "weibull"),
+        ("grade ~ x * b", "cumulative"),
+    ],
+)
+def test_every_design_is_evaluated_on_other_rows(release, formula, family):
+    """Products, splines, groups and limits: on the release's own rows in another order, each row keeps its density."""
+    table = synthetic_table(release.synthetic.frame.iloc[:120].reset_index(drop=True), SCHEMA)
+    release = release_of(table, np.random.default_rng(2).normal(size=120), n_private=100)
+    design = build_design(formula, table.frame, SCHEMA, family)
+    own = BuiltRegression.of(design, release, None, release.weights).posterior
+    order = np.random.default_rng(4).permutation(120)
+    other = synthetic_table(table.frame.iloc[order].reset_index(drop=True), SCHEMA)
+    moved = own.movable(table).on_rows(other, own.weights[order])
+    theta = own.start() + np.random.default_rng(3).normal(0.05, 0.1, own.size)
+    assert_allclose(moved.log_likelihoods(theta[None]), own.log_likelihoods(theta[None]), rtol=1e-9)
+    assert_allclose(moved.scores(theta), own.scores(theta)[order], rtol=1e-8, atol=1e-10)
+    # rows that no private row can be, and levels without a coefficient, do not make a density zero
+    strange = other.frame.assign(k=9, n=0, cost=0.0)
+    found = own.movable(table).on_rows(synthetic_table(strange, SCHEMA), own.weights)
+    assert np.isfinite(found.log_likelihoods(theta[None])).all()
 
 
 @pytest.mark.interpreted

@@ -72,7 +72,38 @@ def test_scores_and_curvatures_are_those_of_the_weighted_likelihood(family):
     # rows of another table have their own factors, divided by the same mean
     again, _ = repeated(table)
     on_others = posterior.on_rows(again, np.ones(len(again)))
-    np.testing.assert_allclose(np.unique(on_others.survey.factors), np.unique(posterior.survey.factors))
+    np.testing.assert_allclose(np.unique(on_others.factors.values), np.unique(posterior.factors.values))
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("formula", ["n ~ x + offset(0.1 * b)", "n ~ x + (1|b)", "censored(n, b == 0) ~ x"])
+def test_models_of_pymc_are_those_of_repeated_rows(formula):
+    table = rows(80)
+    again, which = repeated(table)
+    logs = LOG_WEIGHTS[: len(table)]
+    own = problem_of(formula, release_of(table, logs), "poisson", "w").posterior
+    other = problem_of(formula, release_of(again, logs[which]), "poisson").posterior
+    thetas = own.start() + np.random.default_rng(1).normal(0.1, 0.1, (3, own.size))
+
+    def likelihoods(posterior):
+        return posterior.log_densities(thetas) - posterior.graphs.prior.values(thetas)
+
+    np.testing.assert_allclose(likelihoods(own), likelihoods(other), rtol=1e-10)
+    for theta in thetas:
+        np.testing.assert_allclose(own.likelihood(theta)[1], other.likelihood(theta)[1], rtol=1e-8, atol=1e-8)
+        np.testing.assert_allclose(own.weights @ own.scores(theta), own.likelihood(theta)[0], rtol=1e-8, atol=1e-8)
+        shares = own.weights / own.weights.sum()
+        moved = own.gradients_at(np.arange(len(table)), shares[None], theta[None])[0]
+        np.testing.assert_allclose(moved, shares @ own.scores(theta), rtol=1e-8, atol=1e-8)
+    # rows of another table have their own factors
+    order = np.random.default_rng(4).permutation(len(table))
+    moved = own.movable(table).on_rows(shuffled(table, order), own.weights[order])
+    np.testing.assert_allclose(moved.log_likelihoods(thetas), own.log_likelihoods(thetas), rtol=1e-10)
+    np.testing.assert_allclose(moved.scores(thetas[0]), own.scores(thetas[0])[order], rtol=1e-8, atol=1e-10)
+
+
+def shuffled(table, order):
+    return iw.SyntheticTable(table.frame.iloc[order].reset_index(drop=True), table.schema, already_spent=(0, 0))
 
 
 @pytest.mark.parametrize("family", MODELS)
@@ -143,5 +174,3 @@ def test_the_response_is_no_design_weight_and_functions_have_none():
         iw.fit("w ~ x", release, family="poisson", design_weight="w")
     with pytest.raises(ValueError, match="omitted for a function"):
         iw.model(lambda frame: None, design_weight="w")
-    with pytest.raises(ValueError, match="design_weight is for the families"):
-        iw.fit("y ~ x + (1|b)", release, design_weight="w")

@@ -48,6 +48,11 @@ def test_functions_of_a_column_are_recognised():
     assert OfColumn.of(np.sin(3 * x), "x", x, ordered=True) is None
     assert OfColumn.of(np.random.default_rng(1).normal(size=300), "x", x, ordered=True) is None
     assert OfColumn.of(x, "k", k, ordered=True) is None
+    # what is known has no rounding error, because a model may compare it with other data
+    for values in (x, 0.1 * x - 3, x**2):
+        found = OfColumn.of(values, "x", x, ordered=True)
+        np.testing.assert_array_equal(found.at(x)[0], values)
+    np.testing.assert_array_equal(OfColumn.of(x, "x", x, ordered=True).at(y)[0], y)
 
 
 def test_levels_and_missing_cells():
