@@ -363,7 +363,7 @@ def _offset(formula: str, side: Any, n_offsets: int, frame: pd.DataFrame) -> Any
 
 
 def _bounds(family: Family, trials: str | None, limits: Limits | None, frame: pd.DataFrame) -> tuple[Any, Any, str]:
-    """Return bounds of what responses of private rows can be, apart from zero, and what is said of others."""
+    """Return bounds of the responses of private rows, apart from zero, and what a warning calls other responses."""
     lower, upper, why = -np.inf, np.inf, "zero or negative" if family.positive else ""
     if trials is not None:
         return lower, frame[trials].to_numpy(dtype=np.float64), f"more than {trials}"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from iwbayes.analyst.inference.nuts import SamplingSettings, WhitenedNuts
 from iwbayes.analyst.regression.model import build_model, data_of
-from iwbayes.analyst.regression.regression_posterior import attributes_of, factors_of, observed_of
+from iwbayes.analyst.regression.regression_posterior import observed_of, rows_used
 from iwbayes.evidence.formulas import quoted
 from iwbayes.models.design import Design, on_all_rows
 from iwbayes.release import Release
@@ -49,7 +49,7 @@ class BuiltRegression:
         from iwbayes.analyst.weighting.reweight import reweight
 
         values = np.asarray(release.weights.values)
-        factors = factors_of(design, release, values, design_weight)
+        factors, attributes = rows_used(design, release, values, design_weight)
         model = build_model(on_all_rows(design, release.synthetic.frame)[0], values * factors.values, priors)
         weighted = reweight(model, release.weights, total=release.n_private)
         check_size(weighted, design.n_rows, GROWING)
@@ -61,7 +61,7 @@ class BuiltRegression:
             family=design.family.name,
             rows=design.rows,
             observed=observed_of(design),
-            attributes=attributes_of(design, release, values) | factors.facts,
+            attributes=attributes,
         )
 
     @property

@@ -46,10 +46,9 @@ class RegressionProblem:
         if not np.all(values[:, design.rows].sum(axis=1) > 0):
             raise ValueError("the weights of the rows used must not all be zero. Use columns with fewer missing cells.")
         averaged = values.mean(axis=0)
-        factors = factors_of(design, release, averaged, design_weight)
+        factors, attributes = rows_used(design, release, averaged, design_weight)
         prior = log_prior(design, prior_scales(design, (averaged * factors.values)[design.rows]), priors)
         posterior = RegressionPosterior(design, prior, averaged, factors)
-        attributes = attributes_of(design, release, averaged) | factors.facts
         return cls(posterior, design.formula, design.family.name, len(design.rows), observed_of(design), attributes)
 
     def log_likelihoods(self, posterior: xr.Dataset, theta: Array) -> dict[str, xr.Dataset]:
@@ -64,22 +63,24 @@ class RegressionProblem:
         return {"log_likelihood": plain, "log_likelihood_weighted": plain * xr.DataArray(rows.weights, dims="row")}
 
 
-def factors_of(design: Design, release: Release, weights: Array, design_weight: str | None) -> RowFactors:
-    """Return the factors of the release's rows, for weights (row,) of all rows; a ValueError about a design weight."""
+def rows_used(
+    design: Design, release: Release, weights: Array, design_weight: str | None
+) -> tuple[RowFactors, dict[str, Any]]:
+    """Return the factors of the release's rows, and attributes of a result: what was left out, and the design.
+
+    `weights` (row,) are those of all rows. A ValueError says what is wrong with a design weight.
+    """
     weight, table = None, release.synthetic
     if design_weight is not None:
         DesignWeight.check(design_weight, table.schema, design.name)
         weight = DesignWeight.of(design_weight, table.frame, weights)
-    return RowFactors(weight, tuple(column.name for column in design.schema if column.missing)).on(table.frame)
-
-
-def attributes_of(design: Design, release: Release, weights: Array) -> dict[str, Any]:
-    """Return attributes of a result: what was left out because of missing cells, and the design."""
-    return {
+    factors = RowFactors(weight, tuple(column.name for column in design.schema if column.missing)).on(table.frame)
+    attributes = {
         "rows_left_out": design.n_rows - len(design.rows),
         "share_left_out": float(np.delete(weights, design.rows).sum() / weights.sum()),
-        "design": record_design(design, release.synthetic.frame),
+        "design": record_design(design, table.frame),
     }
+    return factors, attributes | factors.facts
 
 
 def observed_of(design: Design) -> xr.Dataset:
