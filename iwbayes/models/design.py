@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, cast
@@ -67,8 +68,8 @@ class Design(DesignSpec):
 
     @cached_property
     def statuses(self) -> NDArray[np.int64]:
-        """Positions of the status of each row (row,) among the levels of its column; see `Limits`."""
-        return cast(Limits, self.limits).positions(self.frame, self.schema)
+        """Codes of the statuses (row,) of a censored response; see `Limits`."""
+        return cast(Limits, self.limits).codes(self.frame)
 
     def with_rows(self, x: Array, y: Array) -> Design:
         """Return the same regression on different rows, for example merged ones."""
@@ -158,13 +159,16 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: Fami
             f"{len(frame) - len(rows)} of {len(frame)} rows have missing cells in "
             f"{[name for name in used if frame[name].isna().any()]}; these rows and their weights are left out."
         )
-    subset = ready_rows(frame.iloc[rows][used], skip=lhs)
+    limits = None
+    if parts.limits is not None:
+        limits = parts.limits.within(whole=not family.real, positive=family.positive)
+        parts.limits.check(schema)
+    skip = [lhs, *([] if limits is None or limits.status is None else [limits.status])]
+    subset = ready_rows(frame.iloc[rows][used], skip=skip)
     response, response_spec = _response(parsed, lhs, subset, schema, family)
     if parts.trials is not None:
         family.check(schema[parts.trials])
-    if parts.limits is not None and parts.limits.status is not None:
-        parts.limits.codes(schema)  # a ValueError if the status cannot be read
-    response = _allowed(response, family, lhs, parts, subset)
+    response = _allowed(response, family, lhs, parts.trials, limits, subset)
     matrix = evaluate(parsed.rhs, subset)
     x, terms, columns = _kept(matrix, drop_intercept=family.ordinal)
     if not columns and not parts.groups and not family.ordinal:
@@ -187,7 +191,7 @@ def build_design(formula: str, frame: pd.DataFrame, schema: Schema, family: Fami
         effects=effects,
         offset=None if offset is None else _offset(formula, offset, len(parts.offsets), subset),
         trials=parts.trials,
-        limits=parts.limits,
+        limits=limits,
         response=response,
         frame=subset,
         x=x,
@@ -260,11 +264,11 @@ def _named(parsed: Any, schema: Schema, asked: FamilyName | Family | None) -> tu
     return lhs, family
 
 
-def ready_rows(frame: pd.DataFrame, *, skip: str) -> pd.DataFrame:
-    """Convert to plain numpy numbers, and drop the categories that do not occur, except in the column `skip`."""
+def ready_rows(frame: pd.DataFrame, *, skip: Sequence[str]) -> pd.DataFrame:
+    """Convert to plain numpy numbers, and drop the categories that do not occur, except in the columns `skip`."""
     ready = frame.reset_index(drop=True)
     for name in ready:
-        if hasattr(ready[name], "cat") and name != skip:
+        if hasattr(ready[name], "cat") and name not in skip:
             ready[name] = _occurring(ready[name])
     return _plain(ready)
 
@@ -368,14 +372,17 @@ def _bounds(family: Family, trials: str | None, limits: Limits | None, frame: pd
     if trials is not None:
         return lower, frame[trials].to_numpy(dtype=np.float64), f"more than {trials}"
     if limits is not None and limits.status is None:
-        lower, upper, why = limits.lower, limits.upper, f"outside [{limits.lower:g}, {limits.upper:g}]"
+        lower, upper = limits.lower, limits.upper
+        why = f"{why} or outside [{lower:g}, {upper:g}]".removeprefix(" or ")
     return lower, upper, why
 
 
-def _allowed(response: Response, family: Family, name: str, parts: Parts, frame: pd.DataFrame) -> Response:
+def _allowed(
+    response: Response, family: Family, name: str, trials: str | None, limits: Limits | None, frame: pd.DataFrame
+) -> Response:
     """Clip the response to the values that private rows can have, and warn with the number of cells changed."""
     values = response.values
-    lower, upper, why = _bounds(family, parts.trials, parts.limits, frame)
+    lower, upper, why = _bounds(family, trials, limits, frame)
     if family.positive:
         positive = values[values > 0]
         if not positive.size:

@@ -12,10 +12,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from iwbayes.schema import Binary, Categorical, Integer, Schema
+from iwbayes.schema import Binary, Categorical, Schema
 from iwbayes.utils.arrays import Array
 
 _STATUS = re.compile(r"(`[^`]+`|[^\W\d][\w.]*)\s*(?:(==|!=)\s*(.+))?", flags=re.DOTALL)
+_LARGEST = 1e300  # numbers beyond are no bounds
 _TRIES = 4  # of draws that must be between bounds
 _CODES = {"left": -1, "none": 0, "right": 1}
 
@@ -24,8 +25,8 @@ _CODES = {"left": -1, "none": 0, "right": 1}
 class Limits:
     """Which rows are censored, or the bounds between which a response was kept.
 
-    A censored row says that the response is above its value (right) or below it (left). Rows whose response is outside
-    the bounds of a truncated response are not in the table.
+    A censored row says that the response is at least its value (right) or at most (left). Rows whose response is
+    outside the bounds of a truncated response are not in the table.
     """
 
     status: str | None = None  # column that says which rows are censored; None if the response is truncated
@@ -53,42 +54,55 @@ class Limits:
             )
         return arguments[0], cls(status[1].strip("`"), (status[2], _literal(status[3], call)) if status[2] else None)
 
-    def codes(self, schema: Schema) -> NDArray[np.int64]:
-        """Return -1 (left), 0 (not censored) or 1 (right) for each level of the status column, (level,)."""
-        column: Any = schema[str(self.status)]
-        levels: list[Any] = []
-        if isinstance(column, Binary | Categorical):
-            levels = list(column.levels)
-        elif isinstance(column, Integer) and self.condition is not None:
-            levels = list(range(column.lower, column.upper + 1))
-        if self.condition is None and not set(levels) <= set(_CODES):
+    def within(self, *, whole: bool, positive: bool) -> Limits | None:
+        """Return the limits of whole or of positive numbers, without bounds that exclude nothing; None if none is left.
+
+        Whole numbers here are counts, which are not negative.
+        """
+        if self.status is not None:
+            return self
+        lower, upper = (np.ceil(self.lower), np.floor(self.upper)) if whole else (self.lower, self.upper)
+        lower = -np.inf if (whole or positive) and lower <= 0 else float(lower)
+        if not lower < upper or ((whole or positive) and upper <= 0):
+            raise ValueError(
+                f"a truncated response must have several values between its bounds; got {self.lower:g} and "
+                f"{self.upper:g}."
+            )
+        return Limits(lower=lower, upper=float(upper)) if np.isfinite([lower, upper]).any() else None
+
+    def check(self, schema: Schema) -> None:
+        """Raise a ValueError if the status column does not say which rows are censored."""
+        if self.status is None:
+            return
+        column: Any = schema[self.status]
+        levels = list(column.levels) if isinstance(column, Binary | Categorical) else None
+        if self.condition is None and (levels is None or not set(levels) <= set(_CODES)):
             raise ValueError(
                 f"the status {column.name!r} of a censored response must have the levels 'none', 'right' and 'left'. "
                 f"Otherwise say where the response is longer than observed: censored(..., {column.name} == level)."
             )
+        if self.condition is not None:
+            level = self.condition[1]
+            known = level in levels if levels is not None else isinstance(level, int | float)
+            if not known:
+                what = "a number" if levels is None else f"one of its levels, {levels[:10]!r}"
+                raise ValueError(
+                    f"the status {column.name!r} of a censored response must be compared with {what}; got {level!r}."
+                )
+
+    def codes(self, frame: pd.DataFrame) -> NDArray[np.int64]:
+        """Return -1 (left), 0 (not censored) or 1 (right) of each row (row,)."""
+        cells = frame[self.status].astype(object)
         if self.condition is None:
-            return np.array([_CODES[level] for level in levels], dtype=np.int64)
+            return cells.map(_CODES).to_numpy(dtype=np.int64)
         sign, level = self.condition
-        if level not in levels:
-            raise ValueError(
-                f"the status {column.name!r} of a censored response must be compared with one of its levels, "
-                f"{levels[:10]!r}; got {level!r}."
-            )
-        return np.array([(own == level) == (sign == "==") for own in levels], dtype=np.int64)
+        return np.asarray((cells == level) == (sign == "=="), dtype=np.int64)
 
-    def positions(self, frame: pd.DataFrame, schema: Schema) -> NDArray[np.int64]:
-        """Return the position of each row's level in `codes` (row,)."""
-        column: Any = schema[str(self.status)]
-        if isinstance(column, Integer):
-            return frame[column.name].to_numpy(dtype=np.int64) - column.lower
-        return np.asarray(column.codes(frame[column.name]), dtype=np.int64)
-
-    def between(self, y: Array, schema: Schema, statuses: NDArray[np.int64] | None) -> tuple[Array, Array]:
-        """Return the bounds (row,) of responses y (row,): fixed ones, or for statuses (row,) both y if not censored."""
-        if statuses is None:
+    def between(self, y: Array, codes: NDArray[np.int64] | None) -> tuple[Array, Array]:
+        """Return the bounds (row,) of responses y (row,): fixed ones, or for codes (row,) both y if not censored."""
+        if codes is None:
             return np.full(len(y), self.lower), np.full(len(y), self.upper)
-        code = self.codes(schema)[statuses]
-        return np.where(code < 0, -np.inf, y), np.where(code > 0, np.inf, y)
+        return np.where(codes < 0, -np.inf, y), np.where(codes > 0, np.inf, y)
 
 
 def draw_between(
@@ -128,6 +142,8 @@ def _bounds(call: str, arguments: Sequence[str]) -> tuple[float, float]:
         if name not in names or isinstance(number, bool) or not isinstance(number, int | float | None):
             break
         names.remove(name)
+        if number is not None and abs(number) > _LARGEST:
+            break
         found[name] = found[name] if number is None else float(number)
     else:
         if np.isfinite(list(found.values())).any() and found["lb"] < found["ub"]:
@@ -141,5 +157,5 @@ def _bounds(call: str, arguments: Sequence[str]) -> tuple[float, float]:
 def _literal(text: str, call: str) -> Any:
     try:
         return ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         raise ValueError(f"{text.strip()!r} in the response {call!r} must be a number, or a level in quotes.") from None

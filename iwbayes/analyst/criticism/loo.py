@@ -81,7 +81,7 @@ class RehearsedScore:
         if design is None or not design.fast:
             raise ValueError(
                 "rehearsals need a result of fit of the family bernoulli, gaussian, categorical or poisson, without "
-                "offsets and group-specific effects. Fit such a formula, or omit rehearsals."
+                "offsets, group-specific effects and limits. Fit such a formula, or omit rehearsals."
             )
         beta, theta = design.coefficients(posterior), design.pack(posterior)
         scale = theta[:, -1] if design.auxiliary else np.zeros(len(theta))

@@ -186,7 +186,7 @@ def replicates(
     beta, more = design.split(design.pack(posterior)[chosen])
     limits, bounds = design.limits, None
     if limits is not None and (complete or limits.status is None):
-        bounds = limits.between(design.y, design.schema, design.statuses if complete else None)
+        bounds = limits.between(design.y, design.statuses if complete else None)
     for part in row_blocks(len(chosen), BLOCK_NUMBERS // (len(design.x) * design.n_predictors)):
         eta, own = beta[part].transpose(2, 0, 1) @ design.full.T, more[:, part]
         draw = partial(design.drawn, eta, own, None if design.trials is None else design.n_trials, rng)

@@ -282,11 +282,10 @@ class ModelPosterior(WeightedPosterior):
 
     def scores(self, theta: np.ndarray) -> Array:
         """Return the gradient of each row's unweighted log likelihood at theta (p,): (row, p), zero for weight zero."""
-        found = np.stack([self._scores_along(theta, direction) for direction in np.eye(self.size)], axis=1)
-        return found * np.broadcast_to(self.factors.values, (self.n_rows,))[:, None]
+        return np.stack([self._scores_along(theta, direction) for direction in np.eye(self.size)], axis=1)
 
     def _scores_along(self, theta: np.ndarray, direction: np.ndarray) -> Array:
-        return np.asarray(self.graphs.scores(self._checked(theta), direction))
+        return np.asarray(self.graphs.scores(self._checked(theta), direction) * self.factors.values)
 
     def log_likelihoods(self, theta: np.ndarray) -> Array:
         """Return weighted log likelihoods, shape (sample,), at points (sample, p)."""

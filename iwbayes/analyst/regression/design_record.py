@@ -157,8 +157,9 @@ def _model_spec(content: Any, side: Any) -> ModelSpec:
 
 
 def _spec(content: Any, formula: str, family: str) -> DesignSpec:
-    schema = Schema.from_dict(content["schema"])
+    schema, own_family = Schema.from_dict(content["schema"]), get_family(family)
     sides = read_sides(formula, schema)
+    limits = sides.parts.limits
     effects = (
         GroupEffects(
             tuple(own["factors"]),
@@ -171,7 +172,7 @@ def _spec(content: Any, formula: str, family: str) -> DesignSpec:
     )
     return DesignSpec(
         formula=formula,
-        family=get_family(family),
+        family=own_family,
         name=content["name"],
         levels=tuple(content["levels"]),
         terms=_terms(content["terms"]),
@@ -183,7 +184,7 @@ def _spec(content: Any, formula: str, family: str) -> DesignSpec:
         effects=tuple(effects),
         offset=None if content["offset"] is None else _model_spec(content["offset"], sides.offset),
         trials=sides.parts.trials,
-        limits=sides.parts.limits,
+        limits=limits and limits.within(whole=not own_family.real, positive=own_family.positive),
     )
 
 

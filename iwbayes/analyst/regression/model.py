@@ -188,10 +188,9 @@ def _limited(design: Design, limits: Limits, law: Any, data: Mapping[str, Any]) 
     if limits.status is None:
         bounds = (bound if np.isfinite(bound) else None for bound in (limits.lower, limits.upper))
         return pm.Truncated.dist(law, *bounds, shape=data[design.name].shape)
-    status, y = (
+    code, y = (
         pm.Data(name, data[name], dims="row") for name in (f"{what} of {design.name}" for what in ("status", "limit"))
     )
-    code = pt.as_tensor(limits.codes(design.schema))[status]
     lower, upper = (pt.switch(pt.eq(code, side), y, side * np.inf) for side in (-1, 1))
     return pm.Censored.dist(law, lower, upper)
 

@@ -34,7 +34,7 @@ _WORK_IN_PYTHON, _ROWS_OF_A_CALL = 40_000, 160
 # With fewer calls than these, a second graph does not pay.
 _FEWEST_CALLS = 20
 # Steps of differences: the first one; that in standard deviations; one is taken again if this factor too short or long.
-_FIRST_STEP, _STEP, _TOO_FAR, _MOST_STEPS = 1e-5, 1e-3, 10.0, 20
+_FIRST_STEP, _STEP, _TOO_FAR, _LARGEST_CHANGE, _MOST_STEPS = 1e-5, 1e-3, 10.0, 1e4, 20
 #: Numbers of Bernoulli, and where their series is exact to the last digits.
 _BERNOULLI, _SHIFT = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6), 8
 #: Size of a block, points x rows: intermediate values for all points would not fit in memory.
@@ -192,12 +192,16 @@ class Differenced(CountsCalls):
         product, step = np.zeros_like(theta), _FIRST_STEP
         for _ in range(_MOST_STEPS if direction.any() else 0):
             ends = [self._gradient(theta + sign * step * direction, *others_only)[1] for sign in (1, -1)]
-            product = (ends[0] - ends[1]) / (2 * step)
-            # in units of the standard deviation that the curvature along the direction gives
-            own, curvature = step, float(abs(direction @ product))
-            step = _STEP / math.sqrt(curvature) if np.isfinite(curvature) and curvature > 0 else step / _TOO_FAR
-            if 1 / _TOO_FAR < step / own < _TOO_FAR:
+            found = (ends[0] - ends[1]) / (2 * step)
+            if not np.isfinite(found).all():
+                step /= _TOO_FAR
+                continue
+            product, curvature = found, float(abs(direction @ found))
+            # in units of the standard deviation that the curvature along the direction gives; any step if it is flat
+            factor = _STEP / math.sqrt(curvature) / step if curvature > 0 else 1.0
+            if 1 / _TOO_FAR < factor < _TOO_FAR:
                 break
+            step *= min(max(factor, 1 / _LARGEST_CHANGE), _LARGEST_CHANGE)
         return value, gradient, product
 
 

@@ -95,6 +95,9 @@ def test_models_of_pymc_are_those_of_repeated_rows(formula):
         shares = own.weights / own.weights.sum()
         moved = own.gradients_at(np.arange(len(table)), shares[None], theta[None])[0]
         np.testing.assert_allclose(moved, shares @ own.scores(theta), rtol=1e-8, atol=1e-8)
+        unit = np.eye(own.size)[:, :1]
+        bent = own.curvatures(theta, np.arange(len(table)), unit, unit)[:, 0]
+        np.testing.assert_allclose(own.weights @ bent, -own.likelihood(theta)[1][0, 0], rtol=1e-4, atol=1e-4)
     # rows of another table have their own factors
     order = np.random.default_rng(4).permutation(len(table))
     moved = own.movable(table).on_rows(shuffled(table, order), own.weights[order])

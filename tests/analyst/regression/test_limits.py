@@ -75,7 +75,14 @@ def test_responses_are_taken_apart(response, name, limits):
         ("censored(y)", "weibull", "must have the form censored(y, status)"),
         ("censored(y, x, status)", "weibull", "Censoring to intervals is not supported"),
         ("censored(y, died)", "weibull", "must have the levels 'none', 'right' and 'left'"),
-        ("censored(y, x == 0)", "weibull", "compared with one of its levels, []; got 0"),
+        ("censored(y, code)", "weibull", "must have the levels 'none', 'right' and 'left'"),
+        ("censored(y, x)", "weibull", "must have the levels 'none', 'right' and 'left'"),
+        ("censored(y, x == 'no')", "weibull", "compared with a number; got 'no'"),
+        ("censored(y, code == {[1]: 2})", "weibull", "must be a number, or a level in quotes"),
+        ("truncated(y, lb={[1]: 2})", "weibull", "must be a number, or a level in quotes"),
+        (f"truncated(y, lb={'9' * 400})", "weibull", "with one bound or two"),
+        ("truncated(k, lb=1.2, ub=1.8)", "poisson", "several values between its bounds"),
+        ("truncated(y, lb=-3, ub=0)", "gamma", "several values between its bounds"),
         ("censored(y, gone == 'maybe')", "weibull", "one of its levels, ['no', 'yes']; got 'maybe'"),
         ("censored(y, gone == yes)", "weibull", "'yes' in the response 'censored(y, gone == yes)' must be a number"),
         ("censored(y, nobody)", "weibull", "must use columns of the schema; got ['nobody']"),
@@ -100,11 +107,48 @@ def test_statuses_say_which_rows_are_censored():
         ("code != 2", frame["code"] != 2),
     ):
         limits = Parts.of(f"censored(y, {second}) ~ x").limits
-        found = limits.codes(SCHEMA)[limits.positions(frame, SCHEMA)]
+        found = limits.codes(frame)
         np.testing.assert_array_equal(found, right.astype(int))
     limits = Limits("status")
-    found = limits.codes(SCHEMA)[limits.positions(frame, SCHEMA)]
+    found = limits.codes(frame)
     np.testing.assert_array_equal(found, frame["status"].map({"left": -1, "none": 0, "right": 1}))
+
+
+def test_a_status_may_have_levels_that_do_not_occur():
+    """Its levels have no coefficients: rows keep their status, and no warning speaks of them."""
+    frame = RELEASE.synthetic.frame.query("status != 'left'").reset_index(drop=True)
+    design = build_design("censored(y, status) ~ x", synthetic_table(frame, SCHEMA).frame, SCHEMA, "weibull")
+    np.testing.assert_array_equal(design.statuses, (frame["status"] == "right").astype(int))
+    wide = iw.Schema(iw.Real("x", -2, 2), iw.Real("y", 0.2, 8), iw.Integer("code", 0, 10**9))
+    frame = RELEASE.synthetic.frame[["x", "y", "code"]]
+    design = build_design("censored(y, code == 1) ~ x", synthetic_table(frame, wide).frame, wide, "weibull")
+    np.testing.assert_array_equal(design.statuses, (frame["code"] == 1).astype(int))
+
+
+@pytest.mark.parametrize(
+    ("limits", "whole", "positive", "kept"),
+    [
+        (Limits(lower=0.5), True, False, Limits(lower=1)),
+        (Limits(lower=-2, upper=3.7), True, False, Limits(upper=3)),
+        (Limits(lower=0), True, False, None),
+        (Limits(lower=0, upper=9), False, True, Limits(upper=9)),
+        (Limits(lower=-1), False, True, None),
+        (Limits(lower=0, upper=9), False, False, Limits(lower=0, upper=9)),
+        (Limits("status"), True, False, Limits("status")),
+    ],
+)
+def test_bounds_that_exclude_nothing_are_left_out(limits, whole, positive, kept):
+    assert limits.within(whole=whole, positive=positive) == kept
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize(("family", "response"), [("gamma", "y"), ("weibull", "y"), ("negativebinomial", "k")])
+def test_the_bound_of_a_family_itself_does_no_harm(family, response):
+    """Derivatives of a distribution function at zero are not finite, and it does not depend on parameters there."""
+    design = build_design(f"truncated({response}, lb=0, ub=9) ~ x", RELEASE.synthetic.frame, SCHEMA, family)
+    assert design.limits == Limits(upper=9)
+    posterior = ModelPosterior(reweight(build_model(design, np.ones(N)), np.ones(N)))
+    assert np.isfinite(posterior.graphs.likelihood.gradient(np.array([0.8, 0.2, 0.3]), np.ones(N))[1]).all()
 
 
 def test_rows_that_no_private_row_can_be_are_taken_at_the_bound():
