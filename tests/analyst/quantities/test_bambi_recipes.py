@@ -397,8 +397,7 @@ def test_calibration_is_that_of_the_model_by_hand():
     ("formula", "family", "error", "message"),
     [
         ("f['male'] ~ g + g:x", "bernoulli", ValueError, r"\"f\['male'\]\". Write f ~ ...: the last"),
-        ("censored(time, status) ~ f", None, ValueError, r"got \['censored'\].* others need a PyMC or Bambi"),
-        ("truncated(y, lb=-9) ~ x", None, ValueError, r"must use columns of the schema; got \['truncated'\]"),
+        ("constrained(y, lb=-9) ~ x", None, ValueError, r"must use columns of the schema; got \['constrained'\]"),
         ("y ~ hsgp(x, m=5, c=2)", None, ValueError, r"must use columns of the schema; got \['hsgp'\]"),
         ("cost ~ f", "wald", ValueError, "got 'wald'.* Other families need a PyMC or Bambi"),
         ("grade ~ x", "sratio", ValueError, "family must be one of .*; got 'sratio'"),
@@ -410,6 +409,16 @@ def test_recipes_that_fit_refuses(formula, family, error, message):
     """Weighted Bambi models take all of them but the last argument of `bs`, which formulaic names otherwise."""
     with pytest.raises(error, match=message):
         iw.fit(formula, RELEASE, family=family)
+
+
+@pytest.mark.parametrize("name", ["Survival models", "truncated"])
+def test_fit_has_the_limits_of_bambi(name):
+    recipe, (_, weighted, _) = RECIPES[name], models(name)
+    own = iw.reweight(regression(recipe.formula, RELEASE, family=recipe.family), RELEASE)
+    point = {key: np.asarray(value) + 0.3 for key, value in own.initial_point(1).items()}
+    assert set(point) == set(weighted.initial_point(1))
+    found, expected = (likelihood(model)(point)[0] for model in (own, weighted))
+    assert_allclose(found, expected, rtol=1e-8)
 
 
 def test_a_bambi_model_is_not_yet_a_pymc_model():
