@@ -113,14 +113,9 @@ def draw_between(
     What is outside is drawn again. At last the inverse function is used, in the tail in which the bounds are.
     """
     lower, upper = bounds
-    fixed = lower == upper
-    found = np.where(fixed, lower, draw())
-    for _ in range(_TRIES):
-        outside = (found < lower) | (found > upper)
-        if not outside.any():
-            return found
-        found = np.where(outside, draw(), found)
-    outside = (found < lower) | (found > upper)
+    found, tries = np.where(lower == upper, lower, draw()), 0
+    while (outside := (found < lower) | (found > upper)).any() and tries < _TRIES:
+        found, tries = np.where(outside, draw(), found), tries + 1
     if not outside.any():
         return found
     low, high = (np.broadcast_to(bound, found.shape)[outside] for bound in bounds)
