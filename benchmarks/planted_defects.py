@@ -35,7 +35,7 @@ from defects import DEFECTS, Defect  # noqa: E402
 ROOT = HERE.parent
 #: Longest line that is printed.
 WIDTH = 88
-#: A run of tests that takes longer than this, in seconds, has not found its defect.
+#: Tests that take longer than this with a defect, in seconds, have not found it.
 PATIENCE = 600
 #: A defect that is found within seconds.
 SMOKE = "--only 'gaussian: rounding is paid for one coordinate'"
@@ -66,16 +66,17 @@ class Copy:
         if not Path(found).resolve().is_relative_to(folder.resolve()):
             raise NotInOrder(f"tests in the copy would import {found}.")
 
-    def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def _run(self, *arguments: str, timeout: float | None = None) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "PYTHONPATH": str(self.folder), "PYTHONHASHSEED": "0"}
         command = [sys.executable, *arguments]
-        settings = {"cwd": self.folder, "env": environment, "timeout": PATIENCE, "stdin": subprocess.DEVNULL}
+        settings = {"cwd": self.folder, "env": environment, "timeout": timeout, "stdin": subprocess.DEVNULL}
         return subprocess.run(command, capture_output=True, text=True, check=False, **settings)
 
     def tests(self, selection: Iterable[str], *, stop: bool, without: Iterable[str] = ()) -> tuple[int, list[str], str]:
         """Run tests; pytest's exit code, the tests that failed, and all that was said."""
         left_out = (f"--deselect=tests/{name}" for name in without)
-        done = self._run(*PYTEST, *(["-x"] if stop else []), *left_out, *(f"tests/{name}" for name in selection))
+        named = (f"tests/{name}" for name in selection)
+        done = self._run(*PYTEST, *(["-x"] if stop else []), *left_out, *named, timeout=PATIENCE if stop else None)
         failed = re.findall(r"^(?:FAILED|ERROR) tests/(\S+?::.*?)(?: - .*)?$", done.stdout, re.MULTILINE)
         return done.returncode, failed, done.stdout + done.stderr
 

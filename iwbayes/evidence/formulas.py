@@ -312,7 +312,8 @@ class _Reader:
         return ValueError(
             f"formula {self.formula!r}: {self.text[:60]} {why}, but a release can measure polynomials of its encoded "
             f"columns only. Use columns, their interactions and powers up to {MAX_PREDICTOR_DEGREE}, or add a declared "
-            f"column with the transformed values to the table (transform='log1p' or 'arcsinh' for logarithms)."
+            f"column with the transformed values to the table (transform='log1p' or 'arcsinh' for logarithms). Or "
+            "name a function that builds the model with PyMC, as iwbayes.model describes."
         )
 
     def _column(self, name: str, *, transform: str | None = None) -> Span:
