@@ -20,8 +20,10 @@ from .analyst.quantities.predictions import predictions as predictions
 from .analyst.quantities.ratios import odds_ratios as odds_ratios
 from .analyst.quantities.slopes import slopes as slopes
 from .analyst.quantities.summary import summary as summary
+from .analyst.quantities.summary import vcov as vcov
 from .analyst.regression.model import regression as regression
 from .analyst.regression.named_model import model as model
+from .analyst.replicate_weights import replicate_weights as replicate_weights
 from .analyst.weighting.reweight import log_likelihood as log_likelihood
 from .analyst.weighting.reweight import reweight as reweight
 from .coverage.interval_plan import plan_intervals as plan_intervals
@@ -44,6 +46,7 @@ from .release import Release as Release
 from .release import ReleaseError as ReleaseError
 from .release import load as load
 from .release.rehearsals import Rehearsals as Rehearsals
+from .release.replicates import ReplicateWeights as ReplicateWeights
 from .release.statement import Event as Event
 from .release.statement import PrivacyStatement as PrivacyStatement
 from .release.weights import Weights as Weights

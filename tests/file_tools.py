@@ -1,16 +1,25 @@
-"""Folders that cannot be written to, also for a test that runs as root; contents of release files, and forged ones."""
+"""Folders that cannot be written to, also for a test that runs as root; release files and forged ones; R."""
 
 import hashlib
 import io
 import json
 import os
 import shutil
+import subprocess
 import tempfile
 import zipfile
 from contextlib import contextmanager
 from pathlib import Path
 
 from iwbayes.release import file
+
+
+def has_survey():
+    """Whether R is installed, with the package survey."""
+    if shutil.which("Rscript") is None:
+        return False
+    asked = ["Rscript", "-e", "quit(status = !requireNamespace('survey', quietly = TRUE))"]
+    return subprocess.run(asked, capture_output=True, check=False).returncode == 0
 
 
 @contextmanager

@@ -38,7 +38,7 @@ LAYERS = [
 #: The analyst's side, lowest first; modules in no folder are below all folders.
 ANALYST = ("weighting", "inference", "calibration", "regression", "criticism", "quantities")
 #: Above the folders of the analyst: the public functions of these names.
-DOORS = {"fit", "calibrate", "pool"}
+DOORS = {"fit", "calibrate", "pool", "replicate_weights"}
 #: Folders in which no method imports another one, and what their methods share.
 SIBLINGS = {
     "curator/generators": {"ledger_fit", "tables"},
@@ -260,6 +260,7 @@ COMMANDS = [
     ("analyst", "inspect r.iwb"),
     ("analyst", "fit r.iwb y~x --draws 100 --chains 2 --seed 1"),
     ("analyst", "report r.iwb -o report.html"),
+    ("analyst", "export r.iwb -o r.csv"),
 ]
 
 

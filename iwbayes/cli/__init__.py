@@ -1,4 +1,4 @@
-"""Command line: schema, plan, publish and ledger for curators; inspect, rehearse, fit, report and demo for analysts.
+"""Command line: schema, plan, publish, ledger for curators; inspect, rehearse, fit, report, export, demo for analysts.
 
 No command prints a private value, even if a library fails: while private rows are in use, errors from outside this
 package show only their type and module, and tracebacks never show local variables. Each command imports the modules

@@ -1,4 +1,4 @@
-"""Commands for analysts: inspect, rehearse, fit and report; and the demonstration."""
+"""Commands for analysts: inspect, rehearse, fit, report and export; and the demonstration."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import typer
 
 from iwbayes.cli.app import Debug, Force, Json, ReleaseFile, app
 from iwbayes.cli.output import (
+    REPLICATES,
     check_output,
     columns,
     errors,
     facts_of,
+    files_of_export,
     finite,
     for_reading,
     on_terminal,
@@ -23,6 +25,7 @@ from iwbayes.cli.output import (
     save_or_rescue,
     say,
     working,
+    write_exports,
 )
 from iwbayes.utils.display import fill, text_table, wrapped
 
@@ -239,6 +242,44 @@ def report(
             content = describe(found, idata, title=title)
         write_atomically(output, content.encode("utf-8"), overwrite=force)
         say(f"written to {output}")
+
+
+@app.command(
+    epilog="Examples:\n\n\b\n"
+    "  iwbayes export people.iwb -o people.csv\n"
+    "  iwbayes export people.iwb -o people.dta --replicates 200 --seed 1\n\n"
+    "PATH.txt, next to the file, has the privacy statement, and code that reads the file in R, Stata and SAS."
+)
+def export(
+    release: ReleaseFile,
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write: .csv, .dta or .parquet.")],
+    replicates: Annotated[
+        int, typer.Option(help="Number of replicate weights, at least 10; 0 for weights only.")
+    ] = REPLICATES,
+    seed: Annotated[int | None, typer.Option(help="Seed of the replicate weights.")] = None,
+    force: Force = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Write rows and weights for other programs.
+
+    With replicate weights, standard errors of survey packages account for the privacy noise.
+    """
+    with errors(debug):
+        for file in files_of_export(output):
+            check_output(file, force, inputs=[release])
+        from iwbayes.release import load
+        from iwbayes.release.replicates import ReplicatesError
+
+        try:
+            written = write_exports(load(release), [output], replicates, seed, force=force)
+        except ReplicatesError as error:
+            raise ValueError(f"{error} Use --replicates 0 for a file without standard errors.") from None
+        if as_json:
+            say(json.dumps({"paths": list(map(str, written)), "replicates": replicates}, indent=1))
+            return
+        for file in written:
+            say(for_reading(f"written to {file}"))
 
 
 @app.command(epilog="Example:\n\n\b\n  iwbayes demo -o iwbayes-demo --seed 2")

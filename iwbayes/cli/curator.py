@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from iwbayes.cli.app import Debug, Force, Json, LargeDelta, SchemaFile, app
-from iwbayes.cli.output import as_options, check_output, columns, errors, facts_of, for_reading, save_or_rescue, say
+from iwbayes.cli.output import (
+    REPLICATES,
+    as_options,
+    check_output,
+    columns,
+    errors,
+    facts_of,
+    files_of_export,
+    for_reading,
+    save_or_rescue,
+    say,
+    write_exports,
+)
 from iwbayes.cli.publication import Publication, schema_of, take_options
 from iwbayes.cli.schema_and_plan import (
     Adjacency,
@@ -124,8 +136,9 @@ def publish(
     ] = False,
     export: Annotated[
         list[str] | None,
-        typer.Option(help="Also write rows and weights as csv or dta, next to the release; may be repeated."),
+        typer.Option(help="Also write rows and weights as csv, dta or parquet; may be repeated (see iwbayes export)."),
     ] = None,
+    replicates: Annotated[int, typer.Option(help="Number of replicate weights in these files, or 0.")] = REPLICATES,
     force: Force = False,
     as_json: Json = False,
     debug: Debug = False,
@@ -147,7 +160,7 @@ def publish(
             inside = list(table.iterdir()) if table.is_dir() else []
             used = [table, *inside, schema, *ledger_files]
             exported = [output.with_suffix(f".{kind}") for kind in _kinds(export)]
-            for file in (output, *exported, *(f.with_name(f"{f.name}.txt") for f in exported)):
+            for file in (output, *(file for path in exported for file in files_of_export(path))):
                 check_output(file, force, inputs=used)
         from iwbayes.curator.contribution import bounding_events, check_grid
         from iwbayes.curator.generators.aim.aim import AIM
@@ -160,6 +173,7 @@ def publish(
         from iwbayes.curator.protocols import check_adjacency
         from iwbayes.curator.publish import BOUND_SHARE, check_ledger, publish_users, release_epsilon
         from iwbayes.curator.publish import publish as publish_table
+        from iwbayes.release.replicates import LEAST
         from iwbayes.tables import PrivateTable
         from iwbayes.tables.file_formats import Format
         from iwbayes.tables.read_table import read_table, stored_rows
@@ -172,6 +186,8 @@ def publish(
                 "--n-synthetic is required for a folder, because the default of five synthetic rows per private row "
                 "may not fit in memory."
             )
+        if replicates:
+            checks.whole("replicates", replicates, LEAST, "The default is 100; 0 leaves them out.")
         grid = _grid(user, rows_per_user)
         form = Format(None if sep is None else sep.replace("\\t", "\t"), encoding, sheet)
         # only generators with hardened noise: releases of others are not certified
@@ -224,8 +240,8 @@ def publish(
         written = save_or_rescue(lambda path: release.save(path, overwrite=force), cast(Path, output))
         others: list[Path] = []
         try:
-            for kind in _kinds(export):
-                others += release.export(written.with_suffix(f".{kind}"), overwrite=force)
+            paths = [written.with_suffix(f".{kind}") for kind in _kinds(export)]
+            others += write_exports(release, paths, 0 if grid else replicates, None, force=force)
         except Exception:
             say(for_reading(f"The release was written to {written}; only its export failed."), err=True)
             raise

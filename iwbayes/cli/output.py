@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 PACKAGE = Path(__file__).parent.parent
 _NOT_CALIBRATED = "not calibrated:"
 WIDTH = 80  # of the longest line of a command
+#: Default number of replicate weights in exported files.
+REPLICATES = 100
 #: Python's names in messages, and what they are on the command line.
 _OPTIONS = (
     (
@@ -97,6 +99,21 @@ def _same_file(first: Path, second: Path) -> bool:
     with suppress(OSError):
         return first.samefile(second)
     return first.resolve() == second.resolve()
+
+
+def files_of_export(path: Path) -> tuple[Path, Path]:
+    """Return the files of an export: that at this path, and its text."""
+    return path, path.with_name(f"{path.name}.txt")
+
+
+def write_exports(release: Release, paths: Sequence[Path], n: int, seed: int | None, *, force: bool) -> list[Path]:
+    """Write a release to files with the same n replicate weights; return all paths."""
+    made = None
+    if n and paths:
+        from iwbayes.analyst.replicate_weights import replicate_weights
+
+        made = replicate_weights(release, n, random_seed=seed)
+    return [file for path in paths for file in release.export(path, replicates=made, overwrite=force)]
 
 
 def save_or_rescue(save: Callable[[Path], Any], path: Path) -> Path:

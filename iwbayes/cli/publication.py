@@ -20,7 +20,7 @@ _OPTIONS = {"input": "table", "models": "for_model", "exports": "export"}
 _PATHS = ("input", "schema", "ledger", "output")
 _SAME = (
     "epsilon delta n response family design_weight generator mechanism share adjacency allow_large_delta user "
-    "rows_per_user drop keep_declared sep encoding sheet on_undeclared n_synthetic"
+    "rows_per_user replicates drop keep_declared sep encoding sheet on_undeclared n_synthetic"
 ).split()
 
 

@@ -1,4 +1,4 @@
-"""Rows and weights of a release as files for other programs, each with a text: what they are, and their verdict."""
+"""Rows, weights and replicate weights of a release as files for other programs, each with a text: how to read it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from iwbayes.release.replicates import ReplicateWeights
 from iwbayes.schema import Date
 from iwbayes.tables import SyntheticTable
 from iwbayes.utils.archive import write_atomically
@@ -16,36 +17,103 @@ from iwbayes.utils.arrays import Array
 from iwbayes.utils.display import fill
 
 #: Endings of the files.
-KINDS = ("csv", "dta")
+KINDS = ("csv", "dta", "parquet")
 _MOST_CHARACTERS, _MOST_OF_LABEL = 32, 80  # of the name and the label of a variable in Stata
-_HOW = (
-    "The weights sum to the number of private rows. Use them as weights of the log likelihood, or as probability "
-    "weights. Intervals that other programs compute from them do not account for the privacy noise."
+_WEIGHTS = (
+    "The column {weight!r} of {file} has the weights. The weights sum to the number of private rows. Use them as "
+    "weights of the log likelihood, or as probability weights."
 )
+_ALONE = "Intervals that other programs compute from them do not account for the privacy noise."
+_REPLICATES = (
+    "The columns {first!r} to {last!r} have replicate weights by Fay's method, with the coefficient {rho:g}. Standard "
+    "errors from them account for the privacy noise, for the sampling of private and synthetic rows, and for an error "
+    "in unmeasured statistics. No program checks whether this error is as large as assumed: fit important models with "
+    "iwbayes too, and read their verdict."
+)
+_CODE = """\
+R, with the package survey:
+  rows <- {read}
+  design <- svrepdesign(data = rows, weights = ~{weight},
+    repweights = "^{stem}[0-9]+$", type = "Fay", rho = {rho:g},
+    combined.weights = TRUE, mse = TRUE)
+  svymean(~{column}, design)
+
+Stata:
+  {use}
+  svyset [pweight = {weight}], brrweight({first}-{last}) fay({rho:g}) vce(brr) mse
+  svy: mean {column}
+
+SAS:
+  proc surveymeans data={data} varmethod=brr(fay={rho:g});
+    weight {weight}; repweights {first}-{last}; var {column};
+  run;
+"""
+_READ = {
+    "csv": ('read.csv("{}", stringsAsFactors = TRUE)', "import delimited {}, case(preserve)"),
+    "dta": ('haven::as_factor(haven::read_dta("{}"))', "use {}"),
+    "parquet": ('arrow::read_parquet("{}")', "* read the .csv or .dta of the release"),
+}
 
 
-def export(table: SyntheticTable, weights: Array, said: str, path: Path, *, overwrite: bool = False) -> list[Path]:
+def export(
+    table: SyntheticTable,
+    weights: Array,
+    said: str,
+    path: Path,
+    *,
+    replicates: ReplicateWeights | None = None,
+    overwrite: bool = False,
+) -> list[Path]:
     """Write rows and weights in the format of the path's ending, and a text; return both paths. See `Release.export`.
 
     Raises
     ------
-    ValueError, FileExistsError
-        If the ending is unknown, or a file exists.
+    TypeError, ValueError, FileExistsError
+        If the ending is unknown, the replicates belong to other weights, or a file exists.
     """
     kind = path.suffix.lower().removeprefix(".")
     if kind not in KINDS:
         raise ValueError(f"a release is exported as one of {list(KINDS)}, by the end of the name; got {path}.")
-    weight = "weight"
-    while weight in table.schema.names:
-        weight += "_"
+    weight, stem = _free("weight", table.schema.names), _free("rep", table.schema.names)
     dates = {column.name: column.dates(table.frame[column.name]) for column in table.schema if isinstance(column, Date)}
     rows = table.frame.assign(**dates, **{weight: weights})
-    content = rows.to_csv(index=False).encode() if kind == "csv" else _stata(rows)
-    write_atomically(path, content, overwrite=overwrite)
-    text = path.with_name(f"{path.name}.txt")
-    about = fill(f"The column {weight!r} of {path.name} has the weights. {_HOW}")
-    write_atomically(text, f"{said}\n\n{about}\n".encode(), overwrite=overwrite)
-    return [path, text]
+    text = [
+        said,
+        fill(" ".join([_WEIGHTS.format(weight=weight, file=path.name), *([_ALONE] if replicates is None else [])])),
+    ]
+    if replicates is not None:
+        if not isinstance(replicates, ReplicateWeights):
+            raise TypeError(f"replicates must be those of replicate_weights; got {type(replicates).__name__}.")
+        if not np.array_equal(replicates.weights, weights):
+            raise ValueError("the replicate weights belong to a different release. Make them from this one.")
+        names = [f"{stem}{number}" for number in range(1, len(replicates) + 1)]
+        rows = pd.concat([rows, pd.DataFrame(replicates.values.T, columns=names)], axis=1)
+        numeric = [c.name for c in table.schema if c.kind in ("real", "integer") and c.name.isidentifier()]
+        read, use = (one.format(path.name) for one in _READ[kind])
+        named = {
+            "weight": weight, "stem": stem, "first": names[0], "last": names[-1], "rho": replicates.rho, "read": read,
+            "use": use, "column": numeric[0] if numeric else "NAME", "data": re.sub(r"\W", "_", path.stem),
+        }  # fmt: skip
+        text += [fill(_REPLICATES.format(**named)), _CODE.format(**named)]
+    write_atomically(path, _content(rows, kind), overwrite=overwrite)
+    below = path.with_name(f"{path.name}.txt")
+    write_atomically(below, ("\n\n".join(text).rstrip() + "\n").encode(), overwrite=overwrite)
+    return [path, below]
+
+
+def _free(stem: str, names: tuple[str, ...]) -> str:
+    """Return a name, with underscores at its end while columns have it, also with a number."""
+    while any(re.fullmatch(rf"{stem}\d*", name) for name in names):
+        stem += "_"
+    return stem
+
+
+def _content(rows: pd.DataFrame, kind: str) -> bytes:
+    if kind == "parquet":
+        buffer = io.BytesIO()
+        rows.to_parquet(buffer, index=False)
+        return buffer.getvalue()
+    return rows.to_csv(index=False).encode() if kind == "csv" else _stata(rows)
 
 
 def _stata(rows: pd.DataFrame) -> bytes:

@@ -26,6 +26,7 @@ from iwbayes.evidence.measurement import MEAN_OF_FEATURES, noise_advice, noise_i
 from iwbayes.evidence.scores import RowFeatures
 from iwbayes.release.export import export
 from iwbayes.release.file import FORMAT_VERSION, from_bytes, to_bytes
+from iwbayes.release.replicates import ReplicateWeights
 from iwbayes.release.statement import PrivacyStatement
 from iwbayes.release.weights import ESS_LIMIT, ROWS_PER_FEATURE, Weights, systematic_indices
 from iwbayes.tables import SyntheticTable
@@ -312,23 +313,31 @@ class Release:
         write_atomically(path, self.to_bytes(), overwrite=overwrite)
         return path
 
-    def export(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> list[Path]:
-        """Write rows and weights for other programs, and a text with statement and verdict; return both paths.
+    def export(
+        self, path: str | os.PathLike[str], *, replicates: ReplicateWeights | None = None, overwrite: bool = False
+    ) -> list[Path]:
+        """Write rows and weights for other programs, and a text on how to read them; return both paths.
 
         Parameters
         ----------
         path : str or path
-            ``.csv``: labels and ISO dates; ``.dta``: Stata, with labelled codes. The text is at ``PATH.txt``. The
+            ``.csv``: labels and ISO dates; ``.dta``: Stata, with labelled codes; ``.parquet``: types as they are. The
+            text at ``PATH.txt`` has statement and verdict, and code for R, Stata and SAS if there are replicates. The
             column of the weights, "weight", has underscores at its end if the release has such a column.
+        replicates : ReplicateWeights, optional
+            Replicate weights of :func:`~iwbayes.replicate_weights`, as columns "rep1", "rep2", ...: standard errors
+            from them account for the privacy noise.
         overwrite : bool, default False
             Replace existing files.
 
         Raises
         ------
-        ValueError, FileExistsError, OSError
-            If the ending is a different one, or a file exists or cannot be written.
+        TypeError, ValueError, FileExistsError, OSError
+            If the ending is a different one, the replicates belong to another release, or a file exists or cannot be
+            written.
         """
-        return export(self.synthetic, self.sample_weight, self.summary(), Path(path), overwrite=overwrite)
+        said, path = self.summary(), Path(path)
+        return export(self.synthetic, self.sample_weight, said, path, replicates=replicates, overwrite=overwrite)
 
     def to_bytes(self) -> bytes:
         """Return the content of the release file; equal releases have equal bytes."""

@@ -35,7 +35,7 @@ from iwbayes.tables.read_table import read_table
 
 #: A private cell that must never be printed, whatever fails.
 CANARY = "canary-8675309"
-COMMANDS = ("schema", "plan", "publish", "ledger", "inspect", "rehearse", "fit", "report", "demo")
+COMMANDS = ("schema", "plan", "publish", "ledger", "inspect", "rehearse", "fit", "report", "export", "demo")
 NUMBER = "42.8675309"
 
 
@@ -1066,6 +1066,27 @@ def test_a_report_of_another_release_is_refused(seeded, released, tmp_path):
         assert not page.exists()
     failed(run("report", released, posterior, "-o", page), "was fitted to a different release")
     assert run("report", seeded, posterior, "-o", page).exit_code == 0 and page.exists()
+
+
+def test_export_writes_replicates_and_the_code_to_read_them(seeded, folder, tmp_path):
+    path = tmp_path / "people.csv"
+    done = run("export", seeded, "-o", path, "--replicates", 12, "--seed", 1)
+    assert done.exit_code == 0 and f"writtento{path}" in "".join(done.stdout.split())
+    found, said = pd.read_csv(path), path.with_name("people.csv.txt").read_text()
+    assert list(found.filter(regex="^rep")) == [f"rep{number}" for number in range(1, 13)] and "svrepdesign" in said
+    again = run("export", seeded, "-o", path, "--replicates", 12, "--seed", 1, "--force", "--json")
+    assert json.loads(again.stdout) == {"paths": [str(path), f"{path}.txt"], "replicates": 12}
+    pd.testing.assert_frame_equal(pd.read_csv(path), found)
+    assert run("export", seeded, "-o", tmp_path / "plain.csv", "--replicates", 0).exit_code == 0
+    assert list(pd.read_csv(tmp_path / "plain.csv")) == [*load(seeded).synthetic.schema.names, "weight"]
+    failed(run("export", seeded, "-o", path), "already exists")
+    failed(run("export", seeded, "-o", tmp_path / "b.csv", "--replicates", 3), "must be")
+    failed(run("export", seeded, "-o", tmp_path / "b.sav"), "one of ['csv', 'dta', 'parquet']")
+    assert not (tmp_path / "b.csv").exists()
+    plain = tmp_path / "uniform.iwb"
+    load(seeded).unweighted().save(plain, allow_uncertified=True)
+    failed(run("export", plain, "-o", tmp_path / "c.csv"), "--replicates 0")
+    assert run("export", plain, "-o", tmp_path / "c.csv", "--replicates", 0).exit_code == 0
 
 
 def test_errors_are_wrapped(monkeypatch, folder, tmp_path):

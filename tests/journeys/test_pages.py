@@ -11,6 +11,7 @@ import pandas as pd
 import pymc as pm
 import pytest
 from docs_tools import EXECUTED, IN_A_SHELL, ROOT, blocks, run_page, too_long
+from file_tools import has_survey
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.fit import fit
@@ -26,7 +27,7 @@ BELOW = (
 
 #: They take longest and run with ``--all``, and when the documentation is built.
 SLOW = (
-    "analyst", "causal_effects", "command_line", "panels", "priors_and_sampling", "resampling_and_bootstrap",
+    "analyst", "causal_effects", "command_line", "panels", "priors_and_sampling", "replicate_weights",
     "several_analyses", "survival", "theory",
 )  # fmt: skip
 
@@ -214,18 +215,24 @@ def test_report_results(tmp_path, pytestconfig):
 
 
 def test_r_users(tmp_path, pytestconfig):
-    """What R reads: weights of a total of the private rows, in each file; combined draws are wider."""
-    space, _ = run_page(HOWTO / "r_users.md", tmp_path, pytestconfig)
-    n = space["release"].n_private
-    for table in (pd.read_csv(tmp_path / "rows.csv"), pd.read_parquet(tmp_path / "rows.parquet")):
-        assert len(table) == len(space["rows"]) and abs(table["weight"].sum() - n) < 1e-6 * n
-    for name in ("weight_draws", "replicates"):
-        table = pd.read_csv(tmp_path / f"{name}.csv")
-        assert table.shape == (len(space["rows"]), 40)
-        np.testing.assert_allclose(table.sum(), n, rtol=1e-9)
-    sds = pd.DataFrame(space["sds"])
-    assert (sds["weights as exact"] < sds["iw.fit"]).all()
-    assert (sds["weights as exact"] < sds["40 weight draws combined"]).all()
+    """What R reads: weights of a total of the private rows, in each file; and its code runs, where R is installed."""
+    space, shown = run_page(HOWTO / "r_users.md", tmp_path, pytestconfig)
+    n, rho = space["release"].n_private, space["replicates"].rho
+    table = pd.read_csv(tmp_path / "people.csv")
+    assert abs(table["weight"].sum() - n) < 1e-6 * n and table.filter(regex="^rep[0-9]+$").shape[1] == 100
+    draws = pd.read_csv(tmp_path / "weight_draws.csv")
+    assert draws.shape == (len(table), 40)
+    np.testing.assert_allclose(draws.sum(), n, rtol=1e-9)
+    text = (HOWTO / "r_users.md").read_text(encoding="utf-8")
+    [code] = [block for block in re.findall(r"```r\n(.*?)```", text, re.DOTALL) if "svrepdesign" in block]
+    assert f"rho = {rho:g}," in code and f"rho = {rho:g}," in shown
+    if not has_survey():
+        pytest.skip("R with the package survey is not installed, so the R code of the page is not run")
+    done = subprocess.run(["Rscript", "-e", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "treated" in done.stdout, done.stderr
+    standard_error = float(re.search(r"^treated\S* +\S+ +(\S+)", done.stdout, re.MULTILINE)[1])
+    record = arviz_compat.group(space["calibrated"], "calibration")
+    assert standard_error == pytest.approx(float(record["sd_calibrated"].sel(parameter="treated")), rel=0.4)
 
 
 def test_predict_and_compare(tmp_path, pytestconfig):

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from iwbayes.analyst.released_tilt import FEATURE_CUT, ReleasedTilt
+from iwbayes.analyst.released_tilt import FEATURE_CUT, OtherMeans, ReleasedTilt
 from iwbayes.release import Release
 from iwbayes.utils.arrays import Array, row_blocks, symmetric
 
@@ -166,7 +166,7 @@ def score_moments(scores: Array, shares: Array, tilt: ReleasedTilt | None, momen
 
 @dataclass(frozen=True, eq=False)
 class FitTest:
-    """The held-back test of a release: how far the means of k features are off that the tilt does not use."""
+    """Means of k features that the tilt does not use: how far those of the weighted rows are off."""
 
     features: Array  # (row, k)
     residual: Array  # (k, k), covariance over the rows of their residuals on the tilt's features
@@ -175,9 +175,8 @@ class FitTest:
     by_chance: Array  # (k, k), covariance of `missed` due to noise and to sampling of private and synthetic rows
 
     @classmethod
-    def of(cls, tilt: ReleasedTilt, shares: Array, n_private: float) -> FitTest | None:
-        """Compute the test under shares (row,), with the held-back features as scores; None without a test."""
-        test = tilt.held_back
+    def of(cls, tilt: ReleasedTilt, test: OtherMeans | None, shares: Array, n_private: float) -> FitTest | None:
+        """Compare noisy means of features, used as scores, with those under shares (row,); None without such means."""
         if test is None:
             return None
         moments = tilt_moments(test.features, shares, tilt)
@@ -200,6 +199,20 @@ class FitTest:
         """
         return max(excess_over_chance(self.missed, self.residual, self.by_chance), 0.0) if len(self.missed) else 0.0
 
+    def known(self, misfit: float) -> KnownError:
+        """Return the posterior of the rows' error, which has this mean square in each direction a priori (Gaussian)."""
+        values, vectors = np.linalg.eigh(self.residual)
+        kept = values > _LEAST_SPREAD * values[-1]
+        unit = vectors[:, kept] / np.sqrt(values[kept])
+        gain = misfit * np.linalg.inv(misfit * np.eye(kept.sum()) + unit.T @ self.by_chance @ unit)
+        mean = gain @ (unit.T @ self.missed)
+        return KnownError(self, unit, symmetric(misfit * (np.eye(kept.sum()) - gain)) + np.outer(mean, mean))
+
+    def residual_cross(self, scores: Array, shares: Array, moments: TiltMoments) -> Array:
+        """Return the covariance (p, k) of scores (row, p) with the features' residuals on those of the tilt."""
+        cross = (scores - shares @ scores).T @ (self.features * shares[:, None])
+        return np.asarray(cross - (moments.slope * moments.h) @ self.slope.T)
+
     def bias(self, scores: Array, shares: Array, moments: TiltMoments, information: Array, bread: Array) -> Array:
         """Return the errors (p,) of estimates that the test shows beyond `misfit`; zero if it shows none.
 
@@ -210,8 +223,7 @@ class FitTest:
         """
         if not len(self.missed):
             return np.zeros(len(bread))
-        cross = (scores - shares @ scores).T @ (self.features * shares[:, None])
-        residual = cross - (moments.slope * moments.h) @ self.slope.T
+        residual = self.residual_cross(scores, shares, moments)
         effect = bread @ np.linalg.lstsq(self.residual, residual.T, rcond=_LEFT)[0].T
         shift, by_chance = effect @ self.missed, self.by_chance + self.misfit * self.residual
         variance, spanned = (np.einsum("ij,jk,ik->i", effect, part, effect) for part in (by_chance, self.residual))
@@ -234,12 +246,26 @@ def excess_over_chance(missed: Array, spread: Array, by_chance: Array) -> float:
     return float(excess) / int(kept.sum())
 
 
+class KnownError(NamedTuple):
+    """Posterior of the error of the weighted rows along the features of a `FitTest`, beyond that by chance."""
+
+    test: FitTest
+    unit: Array  # (k, q): ``unit' residual unit`` is the unit matrix
+    second: Array  # (q, q), second moment of the error along them
+
+    def of_rows(self, shares: Array, phi: Array) -> Array:
+        """Return the whitened residuals (row, q) of the features on phi (row, q'), in kept directions and centred."""
+        features = self.test.features - shares @ self.test.features
+        return np.asarray((features - phi @ self.test.slope.T) @ self.unit)
+
+
 class Misfit(NamedTuple):
     """Error of the weighted rows in directions that no released moment corrects."""
 
     value: float  # mean square error in a direction of variance one; NaN if it is unknown
     test: FitTest | None = None  # the held-back test that it comes from, if there is one
     beyond: float = 0.0  # error to allow for in the mean of the clipped parts of scores, as a share of this mean
+    known: KnownError | None = None  # of a tilt in stages, along the columns that its early stages measured
 
     @classmethod
     def of(cls, tilt: ReleasedTilt, shares: Array, n_private: float) -> Misfit:
@@ -247,18 +273,20 @@ class Misfit(NamedTuple):
 
         1. the held-back test of the release;
         2. for a tilt in stages, the error to allow for in the clipped parts of scores, by `Measurement.least_misfit`,
-           plus 1/N for the sampling of the private rows;
+           plus 1/N for the sampling of the private rows, and what the means of the columns say of it;
         3. the error of the generator in the measured directions (`misfit_of_generator`).
 
         The last one is at least the assumed error `Measurement.least_misfit`. NaN if the tilt belongs to no release.
         """
-        test = FitTest.of(tilt, shares, n_private)
+        test = FitTest.of(tilt, tilt.held_back, shares, n_private)
         if test is not None:
             return cls(test.misfit, test)
         if tilt.weights is None:
             return cls(float("nan"))
         if np.isfinite(tilt.misfit):
-            return cls(tilt.least_misfit + 1 / n_private, beyond=0.0 if tilt.centred else BEYOND)
+            value, columns = tilt.least_misfit + 1 / n_private, FitTest.of(tilt, tilt.columns, shares, n_private)
+            known = None if columns is None or not len(columns.missed) else columns.known(value)
+            return cls(value, beyond=0.0 if tilt.centred else BEYOND, known=known)
         return cls(float(np.fmax(misfit_of_generator(tilt, n_private), tilt.least_misfit)))
 
 
@@ -289,7 +317,7 @@ def misfit_of_rows(release: Release) -> float:
         return tilt.misfit
     values = release.weights.values
     measured = misfit_of_generator(tilt, release.n_private)
-    test = FitTest.of(tilt, values / values.sum(), release.n_private)
+    test = FitTest.of(tilt, tilt.held_back, values / values.sum(), release.n_private)
     return measured if test is None else (test.misfit + TILTED_PART * measured) / 2
 
 
@@ -335,6 +363,9 @@ class Meat:
         sums = score_moments(scores, shares, tilt, moments)
         none = np.zeros_like(sums.residual)
         missed = none if np.isnan(misfit.value) else misfit.value * moments.unspanned(sums.information)
+        if misfit.known is not None:
+            along = misfit.known.test.residual_cross(scores, shares, moments) @ misfit.known.unit
+            missed = missed + along @ (misfit.known.second - misfit.value * np.eye(along.shape[1])) @ along.T
         if misfit.beyond:
             missed = missed + misfit.beyond**2 * np.outer(sums.beyond, sums.beyond)
         return cls(sums.residual, moments.moment_covariance(n_private), missed, none, none, sums, moments, misfit)

@@ -1,4 +1,4 @@
-"""summary(): the intervals that a verdict is about, and the verdict of each parameter with its reason, as one table."""
+"""summary() and vcov(): the intervals that a verdict is about, with this verdict and its reason; their covariance."""
 
 from __future__ import annotations
 
@@ -91,6 +91,37 @@ def summary(
     why = reasons_of_parameters(arviz_compat.group_or_empty(idata, "calibration"), scalars)
     texts = ["" if own is not False else text for own, text in zip(good, why, strict=True)]
     return table[kept].assign(calibrated=pd.array(good, dtype="boolean"), why=texts)
+
+
+def vcov(idata: arviz_compat.ArvizObject, *, var_names: str | Sequence[str] | None = None) -> pd.DataFrame:
+    """Return the covariance matrix of a posterior, for packages that compute tests or margins from one.
+
+    Parameters
+    ----------
+    idata : arviz.InferenceData or xarray.DataTree
+        As in :func:`~iwbayes.summary`, with a posterior. The covariance is that of its draws.
+    var_names : str or sequence of str, optional
+        Variables, or scalars such as ``c[level]``; all by default.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Its index and columns are the flat names of a summary.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is invalid, or the object has no posterior.
+
+    Examples
+    --------
+    >>> idata = iw.fit("y ~ x", release, draws=250, random_seed=1, progressbar=False)
+    >>> list(iw.vcov(idata))
+    ['Intercept', 'x']
+    """
+    names = list(map(str, summary(idata, var_names=var_names, round_to="none").index))
+    draws = arviz_compat.scalars(arviz_compat.group(idata, "posterior"))
+    return pd.DataFrame({name: draws[name] for name in names}).cov()
 
 
 def with_stars(table: pd.DataFrame) -> pd.DataFrame:

@@ -37,6 +37,20 @@ def test_intervals_are_equal_tailed_and_of_90_percent(fitted):
     assert table["calibrated"].all() and set(table["why"]) == {""}
 
 
+def test_the_covariance_is_that_of_the_draws_by_name(release, fitted):
+    found, posterior = iw.vcov(fitted), arviz_compat.group(fitted, "posterior")
+    draws = np.stack([posterior[name].to_numpy().ravel() for name in found])
+    assert_allclose(found, np.cov(draws), rtol=1e-9)
+    assert list(found) == list(found.index) == list(iw.summary(fitted).index)
+    record = arviz_compat.group(fitted, "calibration")
+    assert_allclose(np.sqrt(np.diag(found)), record["sd_calibrated"], rtol=0.1)
+    assert list(iw.vcov(fitted, var_names="z")) == ["z"]
+    with pytest.raises(ValueError, match="var_names must name"):
+        iw.vcov(fitted, var_names="absent")
+    groups = iw.fit("y ~ group", release, draws=200, random_seed=1, progressbar=False, log_likelihood=False)
+    assert list(iw.vcov(groups)) == list(iw.summary(groups).index)
+
+
 def test_rounding_and_kinds(fitted):
     exact = iw.summary(fitted, kind="all", round_to="none")
     assert_array_equal(iw.summary(fitted, kind="all", round_to=3)["mean"], exact["mean"].round(3))
