@@ -42,13 +42,14 @@ def inspect(release: ReleaseFile, as_json: Json = False, debug: Debug = False) -
     """
     with errors(debug):
         from iwbayes.release import load
-        from iwbayes.reporting.html import settings
+        from iwbayes.release.in_words import story
         from iwbayes.schema.schema import column_table
 
         found = load(release)
         if as_json:
             facts = facts_of(found)
             facts["schema"], facts["recipe"] = found.synthetic.schema.to_dict(), found.recipe
+            facts["registry"] = found.to_registry()
             say(json.dumps(facts, indent=1))
             return
         columns_of = text_table(*column_table(found.synthetic.schema), indent="    ", width=columns())
@@ -65,7 +66,7 @@ def inspect(release: ReleaseFile, as_json: Json = False, debug: Debug = False) -
             parts = {"held-back test": measurement.held_back}
             parts["columns and products in early stages"] = measurement.columns
             lines += [f"  {name}: {part.noise.dim} coordinates" for name, part in parts.items() if part is not None]
-        lines += [f"  {name}: {value}" for name, value in settings(found.recipe or {})]
+        lines += ["  how it was made:", *(f"    {sentence}" for sentence in story(found))]
         say(f"{found.summary(width=columns())}\n  schema:\n{columns_of}")
         say(wrapped("\n".join(lines), width=columns()))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import tomllib
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -55,6 +56,7 @@ class Publication:
             hint = f" Did you mean {near[0]!r}?" if near else " See the page on the command line for its keys."
             hint = " It seems to be a schema file: pass it as --schema." if "column" in given else hint
             raise ValueError(f"{path} has the unknown keys {unknown}.{hint}")
+        given |= {"date": str(given["date"])} if isinstance(given.get("date"), datetime.date) else {}
         for key in (*_PATHS, *ABOUT):
             if not isinstance(given.get(key, ""), str):
                 raise ValueError(f"{path}: {key} must be text; got {given[key]!r}.")

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -100,8 +101,9 @@ def publish(
         Accept a delta of one over the number of rows or more, which does not protect single rows; the statement names
         it. A ledger that you pass has its own setting.
     about : dict of str, optional
-        Texts for the readers of the release: its "name", which the ledger records too, "publisher", "purpose" and
-        "contact". They are published.
+        Texts for the readers of the release: its "name", which the ledger records too, "publisher", "description",
+        "purpose", "region", "sector", "date", "legal_basis", "codebook" (source of bounds and levels) and "contact".
+        They are published (`Release.to_registry`).
     random_seed : int or numpy.random.Generator, optional
         Seed for sampling the synthetic rows. It never affects the privacy noise.
     progressbar : bool, default True
@@ -174,7 +176,8 @@ def publish(
             pipeline = Pipeline(generator, weights, own, rest, delta, n)
             synthetic, weighted = pipeline.run(private, account, sampler, step)
             statement = replace(ledger.statement(), on_undeclared=private.on_undeclared)
-    recipe: dict[str, Any] = {**words, "share": events.share, "calibration": t, "settings": pipeline.to_data()}
+    made: dict[str, Any] = {"package_version": version("iwbayes"), "share": events.share, "calibration": t}
+    recipe = {**words, **made, "settings": pipeline.to_data()}
     if isinstance(weights, TiltWeights) and weights.for_models:
         recipe["for_models"] = [model if isinstance(model, str) else model.name for model in weights.for_models]
     if about:

@@ -26,6 +26,7 @@ from iwbayes.evidence.measurement import MEAN_OF_FEATURES, noise_advice, noise_i
 from iwbayes.evidence.scores import RowFeatures
 from iwbayes.release.export import export
 from iwbayes.release.file import FORMAT_VERSION, from_bytes, to_bytes
+from iwbayes.release.in_words import registry_entry
 from iwbayes.release.replicates import ReplicateWeights
 from iwbayes.release.statement import PrivacyStatement
 from iwbayes.release.weights import ESS_LIMIT, ROWS_PER_FEATURE, Weights, systematic_indices
@@ -36,8 +37,10 @@ from iwbayes.utils.archive import ArchiveError, write_atomically
 from iwbayes.utils.arrays import Array
 from iwbayes.utils.display import WIDTH, html_table, one_line, wrapped
 
-#: Texts that a curator may add for the readers of a release.
-ABOUT = ("name", "publisher", "purpose", "contact")
+#: Texts that a curator may add for the readers of a release; see `Release.to_registry` for their use.
+ABOUT = (
+    "name", "publisher", "description", "purpose", "region", "sector", "date", "legal_basis", "codebook", "contact",
+)  # fmt: skip
 #: Description of the measured features, by the name of their set.
 _MEASURED = dict(
     linear="columns alone", squares="columns and squares", quadratic="columns, squares and products of two"
@@ -128,7 +131,7 @@ class Release:
 
     @property
     def about(self) -> dict[str, str]:
-        """Texts of the curator for readers: name, publisher, purpose and contact, those that were given."""
+        """Texts of the curator for readers, such as name, publisher, purpose and contact: those that were given."""
         given = (self.recipe or {}).get("about")
         return {key: str(given[key]) for key in ABOUT if key in given} if isinstance(given, dict) else {}
 
@@ -338,6 +341,21 @@ class Release:
         """
         said, path = self.summary(), Path(path)
         return export(self.synthetic, self.sample_weight, said, path, replicates=replicates, overwrite=overwrite)
+
+    def to_registry(self) -> dict[str, Any]:
+        """Return an entry for the Differential Privacy Deployments Registry, as plain JSON values.
+
+        The keys are those of the registry: ``basic``, ``dp_variant``, ``privacy_loss``, ``deployment_model``,
+        ``accounting``, ``implementation`` and ``administrative``. ``administrative`` also names the texts that are
+        missing, which the curator gives as ``about`` of `publish` or in publish.toml. Written as JSON, the entry is
+        valid YAML, the format of the registry.
+
+        References
+        ----------
+        C. Dwork, N. Kohli, D. Mulligan (2019). Differential privacy in practice: Expose your epsilons! Journal of
+        Privacy and Confidentiality 9(2).
+        """
+        return registry_entry(self)
 
     def to_bytes(self) -> bytes:
         """Return the content of the release file; equal releases have equal bytes."""

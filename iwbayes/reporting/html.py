@@ -5,13 +5,10 @@ from __future__ import annotations
 import base64
 import io
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from iwbayes.utils.display import html_table, markup, number, printable
-
-#: Keys of a recipe that need an explanation, and their explanations.
-_SETTINGS = {"calibration": "joint scale of the parts' epsilons"}
+from iwbayes.utils.display import html_table, markup, printable
 
 #: Figures wider than this, in inches, scroll on narrow screens; their text would be too small.
 _WIDE = 8
@@ -100,14 +97,6 @@ def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) ->
     """Table of `display.html_table`, in a region that scrolls on narrow screens and can be reached by keyboard."""
     found = html_table(caption, header, rows)
     return f'<div class="scroll" role="region" tabindex="0" aria-label="{markup(caption)}">{found}</div>\n'
-
-
-def settings(recipe: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Names and values of a release's recipe, for reading; numbers have four digits."""
-    return [
-        (_SETTINGS.get(key, key), number(value) if isinstance(value, float) else str(value))
-        for key, value in recipe.items()
-    ]
 
 
 def picture(figure: Any, alt: str, caption: str) -> str:

@@ -23,9 +23,10 @@ from iwbayes.analyst.quantities.intervals import intervals
 from iwbayes.analyst.quantities.summary import summary as summarise
 from iwbayes.analyst.quantities.summary import with_stars
 from iwbayes.release import Release
+from iwbayes.release.in_words import for_a_paper, nist_questions, story
 from iwbayes.reporting.drawing import WEIGHTED
 from iwbayes.reporting.forest import plot_forest, uncalibrated
-from iwbayes.reporting.html import bullets, facts, folded, page, paragraph, picture, settings, table
+from iwbayes.reporting.html import bullets, facts, folded, page, paragraph, picture, table
 from iwbayes.reporting.marginal_plots import plot_marginals
 from iwbayes.reporting.release_plots import plot_budget, plot_overlap, plot_weights
 from iwbayes.schema.columns import _Numeric
@@ -38,6 +39,8 @@ _NEIGHBOURS = {
     "zero-out": "if any one row of the private table had been left empty",
     "replace-user": "if all rows of any one person had been any others",
 }
+#: Names of texts of the curator on the page, if they are not the key itself.
+_ABOUT = {"legal_basis": "Legal basis", "codebook": "Code book"}
 #: Largest numbers of columns that are drawn, of parameters that are listed, and of parameters that are drawn.
 _MOST_COLUMNS, _MOST_PARAMETERS, _MOST_DRAWN = 30, 200, 60
 #: Columns of the summary, and their names on the page.
@@ -84,15 +87,16 @@ def report(
         warnings.warn(warned[0], CalibrationWarning, stacklevel=2)
     schema = release.synthetic.schema
     box = f'<div class="warn" role="note">{bullets(warned)}</div>\n' if warned else ""
-    origin = [("rows from", release.synthetic.origin or "unknown"), *settings(release.recipe or {})]
     sections = [
         ("warnings", "Warnings", box or paragraph("None: every check passed.", "good")),
         *([] if fitted is None else [("posterior", "Posterior", _posterior(release, idata, fitted))]),
         ("privacy", "Privacy", _privacy(release)),
+        ("file", "For the data protection officer", _filed(release)),
         ("columns", "Columns", table("Declared from public knowledge", *column_table(schema))),
         ("weights", "Weights", _weights(release, own)),
         ("marginals", "Marginals", _marginals(release)),
-        ("origin", "How it was made", table("Settings of the release", ("setting", "value"), origin)),
+        ("origin", "How it was made", bullets(story(release))),
+        ("paper", "For a paper", _paper(release, idata, fitted)),
     ]
     rows, terms = release.synthetic, release.statement
     summary = paragraph(
@@ -102,7 +106,7 @@ def report(
     if date is None:
         now = int(os.environ.get("SOURCE_DATE_EPOCH", time.time()))
         date = datetime.datetime.fromtimestamp(now, datetime.UTC).date()
-    told = [(key.capitalize(), text) for key, text in release.about.items()]
+    told = [(_ABOUT.get(key, key.capitalize()), text) for key, text in release.about.items()]
     made = [*told, ("Date", str(date)), ("iwbayes", version("iwbayes"))]
     summary += facts([*made, ("SHA-256 of the release", hashlib.sha256(release.to_bytes()).hexdigest())])
     some = ", ".join(schema.names[:4]) + (f" and {len(schema) - 4} more columns" if len(schema) > 4 else "")
@@ -166,6 +170,45 @@ def _privacy(release: Release) -> str:
             "What each use costs on its own, and all of them together, composed.",
         )
     return content
+
+
+def _filed(release: Release) -> str:
+    """Entry of the registry of deployments, and the questions of NIST."""
+    entry = release.to_registry()["deployment"]
+    content = paragraph(
+        "The first table answers the questions by which NIST SP 800-226 evaluates a guarantee. The second one has the "
+        "fields of the Differential Privacy Deployments Registry."
+    )
+    content += table("Evaluation by NIST SP 800-226", ("question", "answer"), nist_questions(release))
+    rows = [
+        (part.replace("_", " "), key.replace("_", " "), _in_one_cell(value))
+        for part, fields in entry.items()
+        for key, value in fields.items()
+        if value not in (None, [], {})
+    ]
+    content += table("Entry for the Differential Privacy Deployments Registry", ("part", "field", "value"), rows)
+    if missing := entry["administrative"]["missing"]:
+        content += paragraph(f"The curator did not give: {', '.join(missing)}.")
+    return content
+
+
+def _in_one_cell(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key.replace('_', ' ')} {_in_one_cell(part)}" for key, part in value.items())
+    if isinstance(value, list):
+        return "; ".join(map(_in_one_cell, value))
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _paper(release: Release, idata: Any, checks: pd.DataFrame | None) -> str:
+    """Paragraph for a paper, on the data and, with a posterior, on its intervals."""
+    text = for_a_paper(release)
+    if idata is not None and checks is not None:
+        attrs = arviz_compat.group(idata, "posterior").attrs
+        model = f"{attrs['formula']} ({attrs.get('family', '')})" if "formula" in attrs else "The model"
+        value = str(checks.loc["calibration", "value"])
+        text += f" {model} was fitted to these rows; its 90 % intervals are equal-tailed and {value}."
+    return paragraph(text) + paragraph("Add the SHA-256 of the release, which is at the top of this page.")
 
 
 def _checks(caption: str, checks: pd.DataFrame) -> str:

@@ -834,7 +834,7 @@ def test_inspect_shows_what_an_analyst_must_know(released):
     result = run("inspect", released)
     assert result.exit_code == 0
     said, release = " ".join(result.stdout.split()), load(released)
-    for part in ("hardened noise, certified", "categorical", "clipped private rows", "share: 0.3"):
+    for part in ("hardened noise, certified", "categorical", "clipped private rows", "were drawn by BayesNet"):
         assert part in said
     assert f"verdict: {release.verdict}" in said and f"next: {release.next_step}" in said
 
@@ -845,7 +845,7 @@ def test_inspect_json(released):
     assert Schema.from_dict(facts["schema"]) == release.synthetic.schema
     assert facts["ess"] == release.weights.ess
     assert (facts["verdict"], facts["next_step"]) == (release.verdict, release.next_step)
-    assert facts["recipe"] == release.recipe
+    assert facts["recipe"] == release.recipe and facts["registry"] == release.to_registry()
 
 
 def test_inspect_json_of_a_hand_made_release(tmp_path):

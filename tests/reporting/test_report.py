@@ -106,7 +106,9 @@ def test_it_can_be_read_by_keyboard_and_by_ear(html):
 def test_warnings_come_first_and_numbers_are_those_of_the_objects(html, release, idata):
     page = Page(html)
     headings = [attrs["id"] for attrs in page.all("h2")]
-    assert headings == ["warnings", "posterior", "privacy", "columns", "weights", "marginals", "origin"]
+    assert headings == [
+        "warnings", "posterior", "privacy", "file", "columns", "weights", "marginals", "origin", "paper",
+    ]  # fmt: skip
     assert "not certified: its privacy noise is seeded" in page.sections["warnings"]
     privacy = page.sections["privacy"]
     assert f"factor of at most {np.exp(release.statement.epsilon):.4g}" in privacy
@@ -118,7 +120,7 @@ def test_warnings_come_first_and_numbers_are_those_of_the_objects(html, release,
     assert privacy.count("BayesNet structure") == 1 and sum(event.count for event in structure) > 1
     assert f"{release.weights.pareto_k:.2f}" in page.sections["weights"]
     assert all(column.name in page.sections["columns"] for column in release.synthetic.schema)
-    assert f"joint scale of the parts' epsilons{release.recipe['calibration']:.4g}" in page.sections["origin"]
+    assert f"could be {release.recipe['calibration']:.3g} times as large" in page.sections["origin"]
     assert "calibration" not in page.sections["origin"]
     for name in ("posterior", "weights"):
         assert re.search(r"\d+ failed, \d+ with a warning, \d+ passed", page.sections[name])
