@@ -5,13 +5,36 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from iwbayes.evidence.measurement import MEAN_OF_FEATURES
+from iwbayes.release.statement import PrivacyStatement
+from iwbayes.release.weights import Weights
+from iwbayes.tables import SyntheticTable
 
-if TYPE_CHECKING:
-    from iwbayes.release.release import Release
-    from iwbayes.release.weights import Weights
+
+class Described(Protocol):
+    """What is read of a release; `iwbayes.release.Release` itself imports this module."""
+
+    @property
+    def synthetic(self) -> SyntheticTable: ...  # noqa: D102
+    @property
+    def weights(self) -> Weights: ...  # noqa: D102
+    @property
+    def statement(self) -> PrivacyStatement: ...  # noqa: D102
+    @property
+    def n_private(self) -> int: ...  # noqa: D102
+    @property
+    def recipe(self) -> dict[str, Any] | None: ...  # noqa: D102
+    @property
+    def about(self) -> dict[str, str]: ...  # noqa: D102
+    @property
+    def certified(self) -> bool: ...  # noqa: D102
+    @property
+    def reasons(self) -> tuple[str, ...]: ...  # noqa: D102
+    @property
+    def verdict(self) -> str: ...  # noqa: D102
+
 
 _UNITS = {
     "replace-one": "A person, who owns one row. Neighbouring tables have the same number of rows, and differ in one of "
@@ -44,7 +67,7 @@ _UNDECLARED = {
 _FIRST_TIER = ("name", "publisher", "description", "purpose", "region", "sector", "date")
 
 
-def registry_entry(release: Release) -> dict[str, Any]:
+def registry_entry(release: Described) -> dict[str, Any]:
     """Return the entry of `Release.to_registry`."""
     about, statement, table = release.about, release.statement, release.synthetic
     names = ", ".join(table.schema.names)
@@ -110,7 +133,7 @@ def registry_entry(release: Release) -> dict[str, Any]:
     return {"url_slug": _slug(about), "deployment": entry}
 
 
-def nist_questions(release: Release) -> list[tuple[str, str]]:
+def nist_questions(release: Described) -> list[tuple[str, str]]:
     """Return the factors by which NIST SP 800-226 evaluates a guarantee, and what this release answers to each."""
     statement, table = release.statement, release.synthetic
     per_row = f"{statement.delta * release.n_private:.2g} of one over the number of {_rows(release)}"
@@ -135,7 +158,7 @@ def nist_questions(release: Release) -> list[tuple[str, str]]:
     ]  # fmt: skip
 
 
-def story(release: Release) -> list[str]:
+def story(release: Described) -> list[str]:
     """Return sentences on how a release was made, in order."""
     recipe, table, weights = release.recipe or {}, release.synthetic, release.weights
     given = recipe.get("settings")
@@ -171,7 +194,7 @@ def story(release: Release) -> list[str]:
     return sentences
 
 
-def for_a_paper(release: Release) -> str:
+def for_a_paper(release: Described) -> str:
     """Return a paragraph on the data for a paper, without the analysis."""
     statement, weights, about = release.statement, release.weights, release.about
     source = f" ({', '.join(about[key] for key in ('name', 'publisher') if key in about)})" if about else ""
@@ -187,17 +210,17 @@ def for_a_paper(release: Release) -> str:
     )
 
 
-def software(release: Release) -> str:
+def software(release: Described) -> str:
     """Return the package and the version that made a release, as far as it is known."""
     made = (release.recipe or {}).get("package_version")
     return f"iwbayes {made}" if isinstance(made, str) else "iwbayes"
 
 
-def _rows(release: Release) -> str:
+def _rows(release: Described) -> str:
     return "persons" if release.statement.adjacency == "replace-user" else "rows"
 
 
-def _guarantee(release: Release) -> str:
+def _guarantee(release: Described) -> str:
     statement = release.statement
     if not math.isfinite(statement.epsilon):
         return "No guarantee: rows were used without noise."
@@ -208,7 +231,7 @@ def _guarantee(release: Release) -> str:
     )
 
 
-def _composition(release: Release) -> str:
+def _composition(release: Described) -> str:
     statement = release.statement
     found = [_COMBINED.get(statement.rule or "", "How costs were combined is not recorded.")]
     if statement.budget is not None and math.isfinite(statement.budget[0]):
@@ -218,7 +241,7 @@ def _composition(release: Release) -> str:
     return " ".join(found)
 
 
-def _uses(release: Release) -> list[str]:
+def _uses(release: Described) -> list[str]:
     return [
         f"{event.label}: {event.mechanism}, epsilon {event.epsilon:.4g}, delta {event.delta:.2g}"
         + (f", {times} times" if times > 1 else "")
