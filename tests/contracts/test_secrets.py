@@ -523,13 +523,14 @@ def ratio_with(table, *, kept):
 #: gets a release and never a private table (the layers are tested in test_architecture.py).
 PUBLIC_ONLY = {
     "AuditResult", "BetaCalibration", "Binary", "CalibrationWarning", "Categorical", "CoverageStudy", "Date",
-    "FiniteVarianceTest", "Integer", "METHODS", "PrivacyWarning", "Real", "Rehearsals", "ReleaseAudit", "ReleaseError",
-    "ReplicateWeights", "SeededNoise", "SharedUsers", "SyntheticTable", "SystemNoise", "Weights", "WeightsWarning", "__version__", "audit",
-    "audit_release", "averages", "beta_calibrate", "budget", "calibrate", "compare", "comparisons", "coverage_study",
-    "datasets", "diagnose", "finite_variance_test", "fit", "forest", "intervals", "log_likelihood", "loo", "marginals",
-    "noise_aware_weights", "odds_ratios", "opposite_corners", "overlap", "paper", "plan", "plan_intervals", "plots",
-    "pool", "ppc", "predictions", "regression", "report", "rehearsals", "rehearse", "replicate_weights", "reweight", "sample",
-    "slopes", "summary", "validation", "vcov", "weights",
+    "FiniteVarianceTest", "Integer", "METHODS", "PrivacyWarning", "Real", "Rehearsals", "ReleaseAudit",
+    "ReleaseError", "ReplicateWeights", "SeededNoise", "SharedUsers", "SyntheticTable", "SystemNoise", "Weights",
+    "WeightsWarning", "__version__", "audit", "audit_release", "averages", "beta_calibrate", "budget", "calibrate",
+    "compare", "comparisons", "coverage_study", "datasets", "diagnose", "finite_variance_test", "fit", "forest",
+    "intervals", "log_likelihood", "loo", "marginals", "noise_aware_weights", "odds_ratios", "opposite_corners",
+    "overlap", "paper", "plan", "plan_intervals", "plots", "pool", "ppc", "predictions", "regression", "report",
+    "rehearsals", "rehearse", "replicate_weights", "reweight", "sample", "slopes", "summary", "validation", "vcov",
+    "weights",
 }  # fmt: skip
 
 
