@@ -267,7 +267,7 @@ COMMANDS = [
 def test_every_command_is_asked_for_its_imports():
     assert {line.split()[0] for _, line in COMMANDS} == {
         command.name or command.callback.__name__ for command in app.registered_commands
-    } - {"demo", "rehearse"}
+    } - {"demo", "rehearse", "utility"}
 
 
 def command(line: str) -> str:

@@ -1,4 +1,4 @@
-"""Commands for curators that use private rows or their ledger: publish and ledger."""
+"""Commands for curators that use private rows or their ledger: publish, ledger and utility."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from iwbayes.cli.app import Debug, Force, Json, LargeDelta, SchemaFile, app
+from iwbayes.cli.app import Debug, Force, Json, LargeDelta, ReleaseFile, SchemaFile, app
 from iwbayes.cli.output import (
     REPLICATES,
     as_options,
@@ -18,6 +18,7 @@ from iwbayes.cli.output import (
     errors,
     facts_of,
     files_of_export,
+    finite,
     for_reading,
     save_or_rescue,
     say,
@@ -294,6 +295,81 @@ def ledger(
             say(found.summary(width=columns()))
             if uses:
                 say(f"\n{wrapped(str(statement), width=columns())}")
+
+
+@app.command(
+    epilog="Examples:\n\n\b\n"
+    "  iwbayes utility people.iwb                  by rehearsals, public\n"
+    "  iwbayes utility people.iwb --private people.csv -o utility.html\n\n"
+    "With --private the output is private: it has statistics of the rows without noise, no statement covers it, and "
+    "choosing settings by it is a look at private rows."
+)
+def utility(
+    release: ReleaseFile,
+    private: Annotated[
+        Path | None, typer.Option(help="File with the private rows, for a report that must not leave the house.")
+    ] = None,
+    schema: Annotated[
+        Path | None,
+        typer.Option(
+            "--schema", "-s", help="Schema file with which the rows are read.", show_default="that of the release"
+        ),
+    ] = None,
+    for_model: ForModel = None,
+    n: Annotated[int, typer.Option("--n", "-n", help="Without --private: number of rehearsals, at least 10.")] = 10,
+    jobs: Annotated[int, typer.Option(help="Number of processes for rehearsals.")] = 1,
+    seed: Annotated[int | None, typer.Option(help="Seed of rehearsals and samples.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="HTML file to write, with --private.")] = None,
+    force: Force = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Compare synthetic rows with private rows, or with rows of rehearsals.
+
+    Without --private, no private row is read: the release is rehearsed, at no cost in privacy.
+    """
+    if private is None and (output is not None or schema is not None or for_model):
+        raise typer.BadParameter("for private rows only", param_hint="--output, --schema, --for-model")
+    with errors(debug, private=private is not None):
+        if output is not None:
+            check_output(output, force, inputs=[release, private, schema])
+        from iwbayes.release import load
+
+        found = load(release)
+        from iwbayes.reporting.utility import expected_utility
+        from iwbayes.reporting.utility import utility as compare
+
+        if private is None:
+            from iwbayes.replaying import rehearse
+
+            overview = expected_utility(rehearse(found, n, n_jobs=jobs, random_seed=seed), random_seed=seed)
+            say(json.dumps(_plain(overview), indent=1) if as_json else overview.round(3).to_string(na_rep=""))
+            return
+        from iwbayes.tables import PrivateTable
+        from iwbayes.tables.read_table import read_table
+        from iwbayes.utils.archive import write_atomically
+
+        declared = found.synthetic.schema if schema is None else schema_of(schema)
+        cells = found.statement.on_undeclared
+        rows = read_table(private, declared, keep_declared=True, on_undeclared=cells)
+        made = compare(
+            found, PrivateTable(rows, declared, on_undeclared=cells), models=for_model or (), random_seed=seed
+        )
+        if output is not None:
+            write_atomically(output, made.to_html().encode("utf-8"), overwrite=force)
+        if as_json:
+            regressions = {formula: _plain(one) for formula, one in made.regressions.items()}
+            said = {"private": True, "overview": _plain(made.overview), "regressions": regressions}
+            say(json.dumps(said | {"path": output and str(output)}, indent=1))
+            return
+        say(str(made))
+        if output is not None:
+            say(for_reading(f"written to {output}, which is private output"))
+
+
+def _plain(table: Any) -> dict[str, dict[str, float | None]]:
+    """Return a table by rows and columns; numbers that are not finite become null."""
+    return {str(name): {str(key): finite(float(v)) for key, v in row.items()} for name, row in table.iterrows()}
 
 
 def _kinds(export: list[str] | None) -> list[str]:

@@ -35,7 +35,7 @@ from iwbayes.tables.read_table import read_table
 
 #: A private cell that must never be printed, whatever fails.
 CANARY = "canary-8675309"
-COMMANDS = ("schema", "plan", "publish", "ledger", "inspect", "rehearse", "fit", "report", "export", "demo")
+COMMANDS = ("schema", "plan", "publish", "ledger", "utility", "inspect", "rehearse", "fit", "report", "export", "demo")
 NUMBER = "42.8675309"
 
 
@@ -1066,6 +1066,31 @@ def test_a_report_of_another_release_is_refused(seeded, released, tmp_path):
         assert not page.exists()
     failed(run("report", released, posterior, "-o", page), "was fitted to a different release")
     assert run("report", seeded, posterior, "-o", page).exit_code == 0 and page.exists()
+
+
+def test_utility_of_private_rows_says_that_it_is_private_and_quotes_no_cell(seeded, folder, tmp_path):
+    page = tmp_path / "utility.html"
+    done = run("utility", seeded, "--private", folder / "t.csv", "-o", page, "--for-model", "y ~ x", "--seed", 1)
+    said = " ".join(done.stdout.split())
+    assert done.exit_code == 0 and said.startswith("PRIVATE OUTPUT") and "must not leave" in said
+    text = page.read_text(encoding="utf-8")
+    assert text.index("PRIVATE OUTPUT") < text.index("<nav") and "which is private output" in said
+    facts = json.loads(run("utility", seeded, "--private", folder / "t.csv", "--seed", 1, "--json").stdout)
+    assert facts["private"] is True and facts["path"] is None
+    assert 0 < facts["overview"]["total variation, one column"]["weighted"] < 1
+    frame = pd.read_csv(folder / "t.csv", dtype=str)
+    frame.loc[3, "x"] = NUMBER + "?"
+    frame.to_csv(tmp_path / "bad.csv", index=False)
+    result = run("utility", seeded, "--private", tmp_path / "bad.csv")
+    assert result.exit_code == 1 and NUMBER not in result.stderr + result.stdout and "'x'" in result.stderr
+    assert run("utility", seeded, "-o", page).exit_code == 2
+    failed(run("utility", seeded, "--private", folder / "t.csv", "-o", page), "already exists")
+
+
+@pytest.mark.slow
+def test_utility_by_rehearsals_reads_no_private_row(seeded):
+    facts = json.loads(run("utility", seeded, "--n", 10, "--seed", 1, "--json").stdout)
+    assert 0 < facts["total variation, one column"]["weighted"] < 1
 
 
 def test_export_writes_replicates_and_the_code_to_read_them(seeded, folder, tmp_path):
