@@ -216,6 +216,7 @@ def report(
     output: Annotated[Path, typer.Option("--output", "-o", help="HTML file to write.")] = Path("report.html"),
     title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
     force: Force = False,
+    as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Write a report on a release as one HTML page.
@@ -242,7 +243,7 @@ def report(
                 )
             content = describe(found, idata, title=title)
         write_atomically(output, content.encode("utf-8"), overwrite=force)
-        say(f"written to {output}")
+        say(json.dumps({"path": str(output)}, indent=1) if as_json else f"written to {output}")
 
 
 @app.command(
@@ -289,6 +290,7 @@ def demo(
         "iwbayes-demo"
     ),
     seed: Annotated[int, typer.Option(help="Seed of all random numbers, including the privacy noise.")] = 1,
+    as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Publish and analyse a real public table.
@@ -301,5 +303,18 @@ def demo(
             from iwbayes.demo import run_demo
 
             result = run_demo(seed=seed, output=output, progress=progress)
+        if as_json:
+            contained = result.contained()
+            facts = {
+                "source": result.source,
+                "n_private": result.release.n_private,
+                "coefficients": len(contained),
+                "contained": {str(method): int(count) for method, count in contained.sum().items()},
+                "verdict": result.verdict(),
+                "intervals": records(result.table, "number"),
+                "files": {name: str(path) for name, path in result.files.items()},
+            }
+            say(json.dumps(facts, indent=1, default=str))
+            return
         say(str(result))
         say(f"Release: {result.files['release']}\nFigure:  {result.files['figure']}")

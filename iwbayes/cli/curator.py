@@ -343,7 +343,8 @@ def utility(
             from iwbayes.replaying import rehearse
 
             overview = expected_utility(rehearse(found, n, n_jobs=jobs, random_seed=seed), random_seed=seed)
-            say(json.dumps(_plain(overview), indent=1) if as_json else overview.round(3).to_string(na_rep=""))
+            told = {"private": False, "overview": _plain(overview), "regressions": {}, "path": None}
+            say(json.dumps(told, indent=1) if as_json else overview.round(3).to_string(na_rep=""))
             return
         from iwbayes.tables import PrivateTable
         from iwbayes.tables.read_table import read_table

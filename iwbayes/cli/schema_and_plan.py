@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from iwbayes.cli.app import Debug, Json, SchemaFile, app
-from iwbayes.cli.output import columns, errors, finite, for_reading, say, working
+from iwbayes.cli.output import columns, errors, finite, for_reading, records, say, working
 from iwbayes.cli.publication import Publication, schema_of, take_options
 from iwbayes.utils.display import fill, text_table, wrapped
 
@@ -122,6 +122,7 @@ def schema(
     n: Annotated[int, typer.Option("--n", help="With --explain: number of private rows.")] = 5000,
     epsilon: Annotated[float, typer.Option(help="With --explain: privacy budget epsilon.")] = 1.0,
     delta: Annotated[float, typer.Option(help="With --explain: privacy budget delta.")] = 1e-6,
+    as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Check and show a schema, make one from a code book, or print a template.
@@ -132,20 +133,27 @@ def schema(
         if from_codebook is not None:
             if file is not None:
                 raise ValueError("pass a schema file to check, or --from-codebook to make one; not both.")
-            _say_codebook(from_codebook, drop or [], sheet)
+            _say_codebook(from_codebook, drop or [], sheet, as_json)
             return
         if file is None:
-            say(TEMPLATE, nl=False)
+            say(json.dumps({"template": TEMPLATE}, indent=1) if as_json else TEMPLATE, nl=as_json)
             return
         from iwbayes.schema import Schema
         from iwbayes.schema.schema import column_table
 
         found = Schema.from_toml(file)
-        say(text_table(*column_table(found), width=columns()))
+        planned = None
         if explain:
             from iwbayes.curator.plan import plan as plan_release
 
             planned = plan_release(found, n, epsilon=epsilon, delta=delta)
+        if as_json:
+            facts: dict[str, Any] = {"schema": found.to_dict(), "features": found.n_features}
+            explained = {} if planned is None else {"columns": records(planned.columns, "column")}
+            say(json.dumps(facts | explained, indent=1))
+            return
+        say(text_table(*column_table(found), width=columns()))
+        if planned is not None:
             header = ("column", "features", "bins or levels", "noise of its mean or shares")
             say("\n" + text_table(header, planned.columns.reset_index().values.tolist(), width=columns()))
             say(
@@ -157,13 +165,17 @@ def schema(
             )
 
 
-def _say_codebook(path: Path, drop: list[str], sheet: str | None) -> None:
+def _say_codebook(path: Path, drop: list[str], sheet: str | None, as_json: bool) -> None:
     """Print the schema file of a code book. Comments say what is lacking, and an error follows them."""
     from iwbayes.schema import Schema
     from iwbayes.schema.codebook import Incomplete, entries_of
     from iwbayes.schema.schema import entry_to_toml
 
     entries = entries_of(path, None, drop, sheet)
+    if as_json:
+        found = Schema.from_dict({"column": entries})
+        say(json.dumps({"schema": found.to_dict(), "features": found.n_features}, indent=1))
+        return
     for entry in entries:
         if isinstance(entry, Incomplete):
             say(fill(str(entry), first="# ", width=columns()))

@@ -1068,6 +1068,35 @@ def test_a_report_of_another_release_is_refused(seeded, released, tmp_path):
     assert run("report", seeded, posterior, "-o", page).exit_code == 0 and page.exists()
 
 
+def test_json_has_the_keys_that_the_page_lists(seeded, folder, tmp_path):
+    page = Path(__file__).parents[2] / "docs" / "howto" / "command_line.md"
+    text = page.read_text(encoding="utf-8").partition("keys of its JSON")[2].partition("\n\n")[0]
+    listed = dict(re.findall(r"^\| `([a-z -]+)` \| (.*) \|$", text, re.MULTILINE))
+    keys = {command: re.findall(r"`(\w+)`", re.split(r";", said)[0]) for command, said in listed.items()}
+    keys["inspect"] = [*(key for key in keys["publish"] if key != "path"), "schema", "recipe", "registry"]
+    budget = ("--epsilon", 2, "--delta", 1e-6)
+    table = (folder / "t.csv", "-s", folder / "s.toml", *budget)
+    lines = {
+        "schema": (folder / "s.toml",),
+        "plan": ("-s", folder / "s.toml", "--n", 600, *budget),
+        "publish": (*table, "-o", tmp_path / "p.iwb", "--n-synthetic", 300),
+        "publish --check": (*table, "--check", "--n", 600),
+        "ledger": (tmp_path / "l.ledger", *budget),
+        "utility": (seeded, "--private", folder / "t.csv"),
+        "inspect": (seeded,),
+        "rehearse": (seeded, "-o", tmp_path / "rehearsals", "-n", 10),
+        "fit": (seeded, "y ~ x", "--draws", 50, "--chains", 2),
+        "report": (seeded, "-o", tmp_path / "r.html"),
+        "export": (seeded, "-o", tmp_path / "e.csv", "--replicates", 10),
+    }
+    assert {*lines, "demo"} == set(keys) and {command.split()[0] for command in keys} == set(COMMANDS)
+    for command, line in lines.items():
+        done = run(command.split()[0], *line, "--json")
+        assert done.exit_code == 0, done.stderr
+        assert set(json.loads(done.stdout)) == set(keys[command]), command
+    assert list(json.loads(run("schema", "--json").stdout)) == ["template"]
+
+
 def test_utility_of_private_rows_says_that_it_is_private_and_quotes_no_cell(seeded, folder, tmp_path):
     page = tmp_path / "utility.html"
     done = run("utility", seeded, "--private", folder / "t.csv", "-o", page, "--for-model", "y ~ x", "--seed", 1)
@@ -1090,7 +1119,7 @@ def test_utility_of_private_rows_says_that_it_is_private_and_quotes_no_cell(seed
 @pytest.mark.slow
 def test_utility_by_rehearsals_reads_no_private_row(seeded):
     facts = json.loads(run("utility", seeded, "--n", 10, "--seed", 1, "--json").stdout)
-    assert 0 < facts["total variation, one column"]["weighted"] < 1
+    assert facts["private"] is False and 0 < facts["overview"]["total variation, one column"]["weighted"] < 1
 
 
 def test_export_writes_replicates_and_the_code_to_read_them(seeded, folder, tmp_path):

@@ -1,5 +1,9 @@
 """The demonstration in small: its numbers are those of the parts, and it says what it is."""
 
+import json
+import re
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -50,6 +54,16 @@ def test_every_method_has_every_coefficient(small):
     assert set(table["model"]) == set(MODELS)
     assert (table["lower"] < table["mean"]).all()
     assert (table["mean"] < table["upper"]).all()
+
+
+def test_json_has_the_numbers_and_the_keys_that_the_page_lists(small, monkeypatch):
+    monkeypatch.setattr(iwbayes.demo, "run_demo", lambda **_: small[0])
+    found = json.loads(CliRunner().invoke(cli.app, ["demo", "-o", str(small[1]), "--json"]).stdout)
+    text = (Path(__file__).parents[2] / "docs" / "howto" / "command_line.md").read_text(encoding="utf-8")
+    [listed] = re.findall(r"^\| `demo` \| (.*) \|$", text, re.MULTILINE)
+    assert list(found) == re.findall(r"`(\w+)`", listed)
+    assert found["contained"] == small[0].contained().sum().to_dict()
+    assert len(found["intervals"]) == len(small[0].table) and found["intervals"][0]["calibrated"] in (None, True, False)
 
 
 def test_the_private_estimate_is_that_of_statsmodels(small):
