@@ -1,5 +1,6 @@
 """The documentation: links lead somewhere, it builds without a warning, and the reference names what is public."""
 
+import importlib.util
 import json
 import os
 import re
@@ -8,9 +9,11 @@ import subprocess
 import sys
 
 import pytest
+from commands import run as run_command
 from docs_tools import BUILT, EXECUTED, IN_A_SHELL, NOTEBOOKS, PAGES, ROOT, blocks, run
 
 import iwbayes
+from iwbayes.cli import app
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -29,6 +32,21 @@ def test_the_index_names_every_page():
         text, name = index.read_text(encoding="utf-8"), page.relative_to(index.parent).as_posix()
         assert name in ("index.md", "changelog.md") or f"({name})" in text
         assert name == "index.md" or f"\n{name.removesuffix('.md')}\n" in text  # in a toctree
+
+
+def test_files_for_assistants_are_those_of_the_pages():
+    spec = importlib.util.spec_from_file_location("assistants", ROOT / "docs" / "assistants.py")
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    said, skill = ((ROOT / name).read_text(encoding="utf-8") for name in ("llms.txt", "SKILL.md"))
+    assert said == tool.llms() and skill == tool.skill(), "run python docs/assistants.py"
+    assert all((ROOT / target).exists() for target in re.findall(r"\]\(([^)]+)\)", said))
+    assert "Never publish private rows unasked" in skill
+    known = {command.name or command.callback.__name__: command for command in app.registered_commands}
+    for line in re.findall(r"^iwbayes (.+)$", skill, re.MULTILINE):
+        options = re.findall(r"(?<= )--[a-z-]+", line.partition("#")[0])
+        shown = run_command(line.split()[0], "--help").stdout
+        assert line.split()[0] in known and all(option in shown for option in options), line
 
 
 def test_traceback_names_the_line_of_the_page(tmp_path):
