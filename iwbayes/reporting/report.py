@@ -43,6 +43,8 @@ _NEIGHBOURS = {
 _ABOUT = {"legal_basis": "Legal basis", "codebook": "Code book"}
 #: Largest numbers of columns that are drawn, of parameters that are listed, and of parameters that are drawn.
 _MOST_COLUMNS, _MOST_PARAMETERS, _MOST_DRAWN = 30, 200, 60
+#: Largest number of parameters that a warning names.
+_MOST_NAMES = 8
 #: Columns of the summary, and their names on the page.
 _SUMMARY = ("mean", "sd", "eti90_lb", "eti90_ub", "ess_bulk", "ess_tail", "r_hat")
 _HEADER = ("parameter", "mean", "sd", "5 %", "95 %", "ESS bulk", "ESS tail", "R-hat")
@@ -119,18 +121,47 @@ def of_another_release(checks: pd.DataFrame) -> bool:
 
 
 def _warnings(release: Release, checks: pd.DataFrame) -> list[str]:
-    """Reasons not to take the numbers as they are, the gravest first."""
+    """Reasons not to take the numbers as they are, the gravest first, each once for all parameters that it concerns."""
     found = [str(checks.loc["weights", "what_to_do"])] if of_another_release(checks) else []
     found += [f"The release is not certified: {reason}." for reason in release.reasons]
     bad = checks[checks["verdict"].isin(("fail", "warn"))].sort_values("verdict", kind="stable")
-    said = str(checks.loc["calibration", "what_to_do"]) if "calibration" in checks.index else ""
+    of_parameters: dict[tuple[str, str, str], list[str]] = {}
     for name, row in bad.iterrows():
-        if name in ("certified", "noise", "weights") or named_in(said, str(name)):
-            continue  # said in words above, or among the reasons of the calibration
+        check, bracket, parameter = str(name).partition("[")
+        value, limit = (number(part) if isinstance(part, float) else str(part) for part in row[["value", "threshold"]])
+        if bracket:
+            said = parameter[:-1] if check == "calibration" else f"{parameter[:-1]} ({value})"
+            of_parameters.setdefault((check, limit, str(row["what_to_do"])), []).append(said)
+    grouped = {check for check, _, _ in of_parameters}
+    uncalibrated_ones = [
+        name for (check, _, _), names in of_parameters.items() if check == "calibration" for name in names
+    ]
+    if uncalibrated_ones:
+        count = sum(str(name).startswith("calibration[") for name in checks.index)
+        found.append(
+            f"{len(uncalibrated_ones)} of {count} parameters are not calibrated: {_listed(uncalibrated_ones)}."
+        )
+    for (check, limit, advice), names in of_parameters.items():
+        if check != "calibration":
+            found.append(f"{check} beyond its limit of {limit} for {_listed(names)}: {advice}")
+    overall = (
+        "" if uncalibrated_ones or "calibration" not in checks.index else str(checks.loc["calibration", "what_to_do"])
+    )
+    for name, row in bad.iterrows():
+        if "[" in str(name) or name in ("certified", "noise", "weights") or str(name) in grouped:
+            continue  # said above
+        if named_in(overall, str(name)):
+            continue  # among the reasons of the calibration
         value, limit = (number(part) if isinstance(part, float) else str(part) for part in row[["value", "threshold"]])
         against = f" (limit {limit})" if limit else ""
         found.append(f"{name}: {value}{against}. {row['what_to_do']}".strip())
     return found
+
+
+def _listed(names: list[str]) -> str:
+    """Return names with commas, at most so many."""
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
 
 
 def _privacy(release: Release) -> str:
