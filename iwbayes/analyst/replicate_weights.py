@@ -26,6 +26,7 @@ def replicate_weights(
 
     An estimate under each of them, in any package, has the variance of the formula of `fit` and `calibrate`: privacy
     noise, the sampling of private and of synthetic rows, and the error that is allowed for in unmeasured directions.
+    For a release in stages this error is known better along the columns that its early stages measured.
     Write them to a file with ``release.export(path, replicates=...)``, for R, Stata and SAS.
 
     Parameters
@@ -96,7 +97,7 @@ def _tilt_of(release: Release) -> ReleasedTilt:
 def _errors(tilt: ReleasedTilt, shares: Array, n_private: int, n: int, rng: np.random.Generator) -> Array:
     """Draw relative errors (replicate, row) of the weights, whose effect on any mean has the covariance of `Meat`."""
     moments = tilt_moments(tilt.features, shares, tilt)
-    misfit = Misfit.of(tilt, shares, n_private)
+    misfit = Misfit.of(tilt, shares, n_private, by_columns=True)
     phi = (tilt.features - moments.center) @ moments.basis
     root = moments.basis.T @ moments.coefficient_root(n_private)
     along = np.zeros((len(shares), 0)) if misfit.known is None else misfit.known.of_rows(shares, phi)

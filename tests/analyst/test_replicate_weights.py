@@ -53,8 +53,8 @@ def test_the_variance_of_any_mean_is_that_of_the_formula(release):
     replicates = iw.replicate_weights(release, n, random_seed=1)
     found = replicates.covariance(lambda w: w @ columns / w.sum())
     tilt, shares = ReleasedTilt.of(release), release.weights.values / len(release.weights)
-    meat = Meat.of(columns, shares, tilt, N)
-    assert (meat.misfit.known is None) == (tilt.columns is None)
+    meat = Meat.of(columns, shares, tilt, N, misfit=Misfit.of(tilt, shares, N, by_columns=True))
+    assert Misfit.of(tilt, shares, N).known is None and (meat.misfit.known is None) == (tilt.columns is None)
     # the signs of the rows make it vary by chance, as a chi-squared variable; a few weights are far below their mean
     assert_allclose(np.diag(found) / np.diag(meat.of_scores), 1, atol=5 * np.sqrt(2 / n) + 0.01)
     scale = np.sqrt(np.diag(meat.of_scores))

@@ -268,12 +268,12 @@ class Misfit(NamedTuple):
     known: KnownError | None = None  # of a tilt in stages, along the columns that its early stages measured
 
     @classmethod
-    def of(cls, tilt: ReleasedTilt, shares: Array, n_private: float) -> Misfit:
+    def of(cls, tilt: ReleasedTilt, shares: Array, n_private: float, *, by_columns: bool = False) -> Misfit:
         """Estimate the misfit of rows with shares (row,), by the first of these that is available.
 
         1. the held-back test of the release;
         2. for a tilt in stages, the error to allow for in the clipped parts of scores, by `Measurement.least_misfit`,
-           plus 1/N for the sampling of the private rows, and what the means of the columns say of it;
+           plus 1/N for the sampling of the private rows; `by_columns` adds the means of the columns to the evidence;
         3. the error of the generator in the measured directions (`misfit_of_generator`).
 
         The last one is at least the assumed error `Measurement.least_misfit`. NaN if the tilt belongs to no release.
@@ -284,7 +284,8 @@ class Misfit(NamedTuple):
         if tilt.weights is None:
             return cls(float("nan"))
         if np.isfinite(tilt.misfit):
-            value, columns = tilt.least_misfit + 1 / n_private, FitTest.of(tilt, tilt.columns, shares, n_private)
+            value = tilt.least_misfit + 1 / n_private
+            columns = FitTest.of(tilt, tilt.columns, shares, n_private) if by_columns else None
             known = None if columns is None or not len(columns.missed) else columns.known(value)
             return cls(value, beyond=0.0 if tilt.centred else BEYOND, known=known)
         return cls(float(np.fmax(misfit_of_generator(tilt, n_private), tilt.least_misfit)))
