@@ -250,7 +250,7 @@ def _codes(schema: Schema, frame: pd.DataFrame) -> NDArray[np.int64]:
 
 
 def _shares(keys: NDArray[np.int64], weights: Array, n: int) -> Array:
-    return np.bincount(keys, weights / weights.sum(), n)
+    return np.asarray(np.bincount(keys, weights / weights.sum(), n), dtype=np.float64)
 
 
 def _correlations(schema: Schema, private: tuple[Array, Array], synthetic: tuple[Array, Array, Array]) -> pd.DataFrame:
