@@ -43,6 +43,7 @@ def journeys(extras: list[str]) -> dict[str, list[list[str]]]:
         "docs/start.md": [
             code(PYTHON, blocks(START, "python")), code(SHELL, blocks(START, "bash")),
             [*SHELL, "iwbayes rehearse small.iwb -o rehearsals -n 10 --jobs 2 --seed 1"],
+            [*SHELL, "iwbayes utility small.iwb --private people.csv -o utility.html"],
         ],
         **demonstration,
     }  # fmt: skip

@@ -175,7 +175,7 @@ def test_failed_checks_and_warnings_are_open_and_the_others_folded(release, idat
 
 
 def test_texts_have_enough_contrast():
-    """At least 4.5:1 by the formula of WCAG 2, against white and the backgrounds of boxes."""
+    """At least 4.5:1 by the formula of WCAG 2, against the page and the backgrounds of boxes, light and dark."""
 
     def luminance(colour):
         parts = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
@@ -183,12 +183,13 @@ def test_texts_have_enough_contrast():
         return linear @ [0.2126, 0.7152, 0.0722]
 
     style = re.sub(r"#([0-9a-f])([0-9a-f])([0-9a-f])(?![0-9a-f])", r"#\1\1\2\2\3\3", html_parts._STYLE)
-    texts = set(re.findall(r"(?<![-\w])color: (#[0-9a-f]{6})", style)) | {drawing.GOOD_TEXT, drawing.BAD_TEXT}
-    grounds = set(re.findall(r"background: (#[0-9a-f]{6})", style))
-    assert len(texts) >= 6 and len(grounds) >= 4
-    for text in texts:
-        for ground in grounds:
-            assert (luminance(ground) + 0.05) / (luminance(text) + 0.05) >= 4.5, (text, ground)
+    light, dark = (dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", part)) for part in style.split("@media (prefers", 1))
+    assert set(light) == set(dark) and not re.search(r"(?<![-\w])(color|background): #", style)
+    for theme, figures in ((light, [drawing.GOOD_TEXT, drawing.BAD_TEXT]), (dark, [])):
+        for text in [*(theme[name] for name in ("text", "muted", "link", "fail", "warned")), *figures]:
+            for ground in (theme[name] for name in ("page", "warn", "good", "code")):
+                bright, dim = sorted((luminance(text), luminance(ground)), reverse=True)
+                assert (bright + 0.05) / (dim + 0.05) >= 4.5, (text, ground)
 
 
 def test_a_clean_release_has_no_warning(release, words_only):

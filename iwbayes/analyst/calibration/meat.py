@@ -200,7 +200,10 @@ class FitTest:
         return max(excess_over_chance(self.missed, self.residual, self.by_chance), 0.0) if len(self.missed) else 0.0
 
     def known(self, misfit: float) -> KnownError:
-        """Return the posterior of the rows' error, which has this mean square in each direction a priori (Gaussian)."""
+        """Return the posterior of the rows' error, which has this mean square in each direction a priori (Gaussian).
+
+        Theory: docs/theory.md#replicate-weights.
+        """
         values, vectors = np.linalg.eigh(self.residual)
         kept = values > _LEAST_SPREAD * values[-1]
         unit = vectors[:, kept] / np.sqrt(values[kept])
