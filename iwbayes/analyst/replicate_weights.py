@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from iwbayes.analyst.arguments import check_release
-from iwbayes.analyst.calibration.meat import Misfit, tilt_moments
+from iwbayes.analyst.calibration.meat import FitTest, Misfit, tilt_moments, whitening
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.release import Release
 from iwbayes.release.replicates import LEAST, ReplicatesError, ReplicateWeights
 from iwbayes.utils import checks
-from iwbayes.utils.arrays import Array
+from iwbayes.utils.arrays import Array, symmetric
 from iwbayes.utils.threads import one_blas_thread
 
 #: Inverse steps: those whose Fay coefficients 1 - 1/k have few digits.
@@ -97,11 +97,13 @@ def _tilt_of(release: Release) -> ReleasedTilt:
 def _errors(tilt: ReleasedTilt, shares: Array, n_private: int, n: int, rng: np.random.Generator) -> Array:
     """Draw relative errors (replicate, row) of the weights, whose effect on any mean has the covariance of `Meat`."""
     moments = tilt_moments(tilt.features, shares, tilt)
-    misfit = Misfit.of(tilt, shares, n_private, by_columns=True)
+    misfit = Misfit.of(tilt, shares, n_private)
     phi = (tilt.features - moments.center) @ moments.basis
     root = moments.basis.T @ moments.coefficient_root(n_private)
-    along = np.zeros((len(shares), 0)) if misfit.known is None else misfit.known.of_rows(shares, phi)
-    second = np.zeros((0, 0)) if misfit.known is None else misfit.known.second
+    along, second = np.zeros((len(shares), 0)), np.zeros((0, 0))
+    columns = FitTest.of(tilt, tilt.columns, shares, n_private) if misfit.test is None else None
+    if columns is not None and len(columns.missed):
+        along, second = known_error(columns, misfit.value, shares, phi)
     tails = np.zeros(len(shares)) if tilt.clipped is None else misfit.beyond * tilt.clipped
     common = _standard(n, root.shape[1] + len(second) + 1, rng)
 
@@ -118,6 +120,22 @@ def _errors(tilt: ReleasedTilt, shares: Array, n_private: int, n: int, rng: np.r
     errors -= (errors @ shares)[:, None]
     errors += (common[:, : root.shape[1]] @ root.T) @ phi.T
     return errors
+
+
+def known_error(columns: FitTest, misfit: float, shares: Array, phi: Array) -> tuple[Array, Array]:
+    """Return directions (row, q) along which columns were measured, and the second moment (q, q) of the error there.
+
+    The directions are the whitened residuals of the columns on the kept features phi (row, k). A priori the error is
+    Gaussian with the mean square ``misfit`` in each direction.
+
+    Theory: docs/theory.md#replicate-weights.
+    """
+    unit = whitening(columns.residual)
+    one = np.eye(unit.shape[1])
+    gain = misfit * np.linalg.inv(misfit * one + unit.T @ columns.by_chance @ unit)
+    mean = gain @ (unit.T @ columns.missed)
+    away = columns.features - shares @ columns.features - phi @ columns.slope.T
+    return away @ unit, symmetric(misfit * (one - gain)) + np.outer(mean, mean)
 
 
 def _standard(n: int, k: int, rng: np.random.Generator) -> Array:

@@ -8,11 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
+from posterior_tools import as_tilt
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.calibration.meat import Meat, Misfit
-from iwbayes.analyst.released_tilt import ReleasedTilt
+from iwbayes.analyst.calibration.meat import FitTest, Meat, Misfit, whitening
+from iwbayes.analyst.released_tilt import OtherMeans, ReleasedTilt
+from iwbayes.analyst.replicate_weights import known_error
 
 N = 1500
 SCHEMA = iw.Schema(iw.Real("x", -4, 4), iw.Real("z", -4, 4), iw.Categorical("g", ("a", "b", "c")), iw.Binary("y"))
@@ -48,17 +50,67 @@ def columns_of(release):
     return np.column_stack([x, z, y, *levels, x * y, x**2, x > 0.5, np.sin(3 * z)])
 
 
+def covariance_by_the_formula(tilt, shares, columns):
+    """Covariance of means (k, k): that of `Meat`, with the posterior of the error along the columns of early stages."""
+    meat = Meat.of(columns, shares, tilt, N)
+    test = FitTest.of(tilt, tilt.columns, shares, N)
+    if test is None:
+        return meat.of_scores
+    phi = (tilt.features - meat.tilt.center) @ meat.tilt.basis
+    along, second = known_error(test, meat.misfit.value, shares, phi)
+    cross = (columns * shares[:, None]).T @ along
+    return meat.of_scores + cross @ (second - meat.misfit.value * np.eye(len(second))) @ cross.T
+
+
 def test_the_variance_of_any_mean_is_that_of_the_formula(release):
     n, columns = 2000, columns_of(release)
     replicates = iw.replicate_weights(release, n, random_seed=1)
     found = replicates.covariance(lambda w: w @ columns / w.sum())
     tilt, shares = ReleasedTilt.of(release), release.weights.values / len(release.weights)
-    meat = Meat.of(columns, shares, tilt, N, misfit=Misfit.of(tilt, shares, N, by_columns=True))
-    assert Misfit.of(tilt, shares, N).known is None and (meat.misfit.known is None) == (tilt.columns is None)
+    expected = covariance_by_the_formula(tilt, shares, columns)
+    assert release.recipe.get("for_models") is None or tilt.columns is not None
     # the signs of the rows make it vary by chance, as a chi-squared variable; a few weights are far below their mean
-    assert_allclose(np.diag(found) / np.diag(meat.of_scores), 1, atol=5 * np.sqrt(2 / n) + 0.01)
-    scale = np.sqrt(np.diag(meat.of_scores))
-    assert np.abs((found.to_numpy() - meat.of_scores) / np.outer(scale, scale)).max() < 5 * np.sqrt(2 / n) + 0.01
+    assert_allclose(np.diag(found) / np.diag(expected), 1, atol=5 * np.sqrt(2 / n) + 0.01)
+    scale = np.sqrt(np.diag(expected))
+    assert np.abs((found.to_numpy() - expected) / np.outer(scale, scale)).max() < 5 * np.sqrt(2 / n) + 0.01
+
+
+def test_what_the_early_stages_say_of_the_columns_is_used():
+    """Along columns with noisy means the error is Gaussian: its prior is the misfit, its data are these means."""
+    rng = np.random.default_rng(3)
+    phi, other, rest = (part - part.mean(axis=0) for part in (rng.normal(size=(6000, k)) for k in (3, 5, 2)))
+    scores, shares = phi[:, :2] + 0.4 * other[:, :2] + 0.2 * rest, np.full(6000, 1 / 6000)
+    delta, n_private = 0.03, 1500
+    noise = 0.01 * np.cov(other, rowvar=False) + 0.02 * np.eye(5)
+    value = np.array([0.3, 0.0, -0.1, 0.0, 0.2])
+    tilt = as_tilt(phi, 1e-3 * np.eye(3))
+    test = FitTest.of(tilt, OtherMeans(other, value, noise), shares, n_private)
+    plain = Meat.of(scores, shares, tilt, n_private, misfit=Misfit(delta))
+    kept = phi @ plain.tilt.basis
+    along, second = known_error(test, delta, shares, kept)
+    cross = (scores * shares[:, None]).T @ along
+    found = plain.misfit_meat + cross @ (second - delta * np.eye(5)) @ cross.T
+
+    def left(columns):
+        near = np.column_stack([phi, np.ones(len(phi))])
+        return columns - near @ np.linalg.lstsq(near, columns, rcond=None)[0]
+
+    away, rest = left(other), left(scores)
+    prior = delta * away.T @ away / len(away)
+    gain = prior @ np.linalg.inv(prior + test.by_chance)
+    error = gain @ test.missed
+    moment = prior - gain @ prior + np.outer(error, error)
+    slope = np.linalg.lstsq(away, rest, rcond=None)[0].T
+    assert_allclose(test.missed, value - shares @ other, atol=0.02)
+    expected = delta * (rest - away @ slope.T).T @ (rest - away @ slope.T) / len(rest) + slope @ moment @ slope.T
+    assert_allclose(found, expected, rtol=1e-9)
+    assert_allclose((along * shares[:, None]).T @ along, np.eye(5), atol=1e-9)
+    # exact means leave the shift itself, and useless ones the allowance
+    exact, vague = (FitTest.of(tilt, OtherMeans(other, value, size * np.eye(5)), shares, 10**9) for size in (1e-9, 1e9))
+    exact = replace(exact, by_chance=1e-9 * np.eye(5))
+    shift = whitening(exact.residual).T @ exact.missed
+    assert_allclose(known_error(exact, delta, shares, kept)[1], np.outer(shift, shift), atol=1e-6)
+    assert_allclose(known_error(vague, delta, shares, kept)[1], delta * np.eye(5), rtol=1e-6, atol=1e-12)
 
 
 def test_weights_are_positive_and_keep_the_measured_means_but_for_their_error(release):

@@ -199,23 +199,6 @@ class FitTest:
         """
         return max(excess_over_chance(self.missed, self.residual, self.by_chance), 0.0) if len(self.missed) else 0.0
 
-    def known(self, misfit: float) -> KnownError:
-        """Return the posterior of the rows' error, which has this mean square in each direction a priori (Gaussian).
-
-        Theory: docs/theory.md#replicate-weights.
-        """
-        values, vectors = np.linalg.eigh(self.residual)
-        kept = values > _LEAST_SPREAD * values[-1]
-        unit = vectors[:, kept] / np.sqrt(values[kept])
-        gain = misfit * np.linalg.inv(misfit * np.eye(kept.sum()) + unit.T @ self.by_chance @ unit)
-        mean = gain @ (unit.T @ self.missed)
-        return KnownError(self, unit, symmetric(misfit * (np.eye(kept.sum()) - gain)) + np.outer(mean, mean))
-
-    def residual_cross(self, scores: Array, shares: Array, moments: TiltMoments) -> Array:
-        """Return the covariance (p, k) of scores (row, p) with the features' residuals on those of the tilt."""
-        cross = (scores - shares @ scores).T @ (self.features * shares[:, None])
-        return np.asarray(cross - (moments.slope * moments.h) @ self.slope.T)
-
     def bias(self, scores: Array, shares: Array, moments: TiltMoments, information: Array, bread: Array) -> Array:
         """Return the errors (p,) of estimates that the test shows beyond `misfit`; zero if it shows none.
 
@@ -226,7 +209,8 @@ class FitTest:
         """
         if not len(self.missed):
             return np.zeros(len(bread))
-        residual = self.residual_cross(scores, shares, moments)
+        cross = (scores - shares @ scores).T @ (self.features * shares[:, None])
+        residual = cross - (moments.slope * moments.h) @ self.slope.T
         effect = bread @ np.linalg.lstsq(self.residual, residual.T, rcond=_LEFT)[0].T
         shift, by_chance = effect @ self.missed, self.by_chance + self.misfit * self.residual
         variance, spanned = (np.einsum("ij,jk,ik->i", effect, part, effect) for part in (by_chance, self.residual))
@@ -242,24 +226,16 @@ def excess_over_chance(missed: Array, spread: Array, by_chance: Array) -> float:
     ``spread`` (k, k) is the covariance of the features, and ``by_chance`` (k, k) that of the differences of their means
     ``missed`` (k,) due to noise and sampling alone.
     """
+    unit = whitening(spread)
+    excess = np.sum((missed @ unit) ** 2) - np.trace(unit.T @ by_chance @ unit)
+    return float(excess) / unit.shape[1]
+
+
+def whitening(spread: Array) -> Array:
+    """Return U (k, q) with ``U' spread U = I``, in the directions that carry information about an error."""
     values, vectors = np.linalg.eigh(symmetric(spread))
     kept = values > _LEAST_SPREAD * values[-1]
-    unit = vectors[:, kept] / np.sqrt(values[kept])
-    excess = np.sum((missed @ unit) ** 2) - np.trace(unit.T @ by_chance @ unit)
-    return float(excess) / int(kept.sum())
-
-
-class KnownError(NamedTuple):
-    """Posterior of the error of the weighted rows along the features of a `FitTest`, beyond that by chance."""
-
-    test: FitTest
-    unit: Array  # (k, q): ``unit' residual unit`` is the unit matrix
-    second: Array  # (q, q), second moment of the error along them
-
-    def of_rows(self, shares: Array, phi: Array) -> Array:
-        """Return the whitened residuals (row, q) of the features on phi (row, q'), in kept directions and centred."""
-        features = self.test.features - shares @ self.test.features
-        return np.asarray((features - phi @ self.test.slope.T) @ self.unit)
+    return np.asarray(vectors[:, kept] / np.sqrt(values[kept]))
 
 
 class Misfit(NamedTuple):
@@ -268,15 +244,14 @@ class Misfit(NamedTuple):
     value: float  # mean square error in a direction of variance one; NaN if it is unknown
     test: FitTest | None = None  # the held-back test that it comes from, if there is one
     beyond: float = 0.0  # error to allow for in the mean of the clipped parts of scores, as a share of this mean
-    known: KnownError | None = None  # of a tilt in stages, along the columns that its early stages measured
 
     @classmethod
-    def of(cls, tilt: ReleasedTilt, shares: Array, n_private: float, *, by_columns: bool = False) -> Misfit:
+    def of(cls, tilt: ReleasedTilt, shares: Array, n_private: float) -> Misfit:
         """Estimate the misfit of rows with shares (row,), by the first of these that is available.
 
         1. the held-back test of the release;
         2. for a tilt in stages, the error to allow for in the clipped parts of scores, by `Measurement.least_misfit`,
-           plus 1/N for the sampling of the private rows; `by_columns` adds the means of the columns to the evidence;
+           plus 1/N for the sampling of the private rows;
         3. the error of the generator in the measured directions (`misfit_of_generator`).
 
         The last one is at least the assumed error `Measurement.least_misfit`. NaN if the tilt belongs to no release.
@@ -287,10 +262,7 @@ class Misfit(NamedTuple):
         if tilt.weights is None:
             return cls(float("nan"))
         if np.isfinite(tilt.misfit):
-            value = tilt.least_misfit + 1 / n_private
-            columns = FitTest.of(tilt, tilt.columns, shares, n_private) if by_columns else None
-            known = None if columns is None or not len(columns.missed) else columns.known(value)
-            return cls(value, beyond=0.0 if tilt.centred else BEYOND, known=known)
+            return cls(tilt.least_misfit + 1 / n_private, beyond=0.0 if tilt.centred else BEYOND)
         return cls(float(np.fmax(misfit_of_generator(tilt, n_private), tilt.least_misfit)))
 
 
@@ -367,9 +339,6 @@ class Meat:
         sums = score_moments(scores, shares, tilt, moments)
         none = np.zeros_like(sums.residual)
         missed = none if np.isnan(misfit.value) else misfit.value * moments.unspanned(sums.information)
-        if misfit.known is not None:
-            along = misfit.known.test.residual_cross(scores, shares, moments) @ misfit.known.unit
-            missed = missed + along @ (misfit.known.second - misfit.value * np.eye(along.shape[1])) @ along.T
         if misfit.beyond:
             missed = missed + misfit.beyond**2 * np.outer(sums.beyond, sums.beyond)
         return cls(sums.residual, moments.moment_covariance(n_private), missed, none, none, sums, moments, misfit)

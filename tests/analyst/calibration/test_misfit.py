@@ -443,38 +443,6 @@ def test_least_misfit_is_that_of_the_last_stage_or_what_its_noise_hides():
     assert found.misfit == pytest.approx(tilt._shifts.blocks[0].mean_square)
 
 
-def test_what_the_early_stages_say_of_the_columns_is_used():
-    """Along columns with noisy means the error is Gaussian: its prior is the misfit, its data are these means."""
-    shares, phi, other, scores = rows_and_features()
-    delta, n_private = 0.03, 1500
-    noise = 0.01 * np.cov(other, rowvar=False) + 0.02 * np.eye(5)
-    value = np.array([0.3, 0.0, -0.1, 0.0, 0.2])
-    tilt = as_tilt(phi, 1e-3 * np.eye(3))
-    test = FitTest.of(tilt, OtherMeans(other, value, noise), shares, n_private)
-    found = Meat.of(scores, shares, tilt, n_private, misfit=Misfit(delta, known=test.known(delta)))
-    plain = Meat.of(scores, shares, tilt, n_private, misfit=Misfit(delta))
-
-    def left(columns):
-        near = np.column_stack([phi, np.ones(len(phi))])
-        return columns - near @ np.linalg.lstsq(near, columns, rcond=None)[0]
-
-    away, rest = left(other), left(scores)
-    prior = delta * away.T @ away / len(away)
-    gain = prior @ np.linalg.inv(prior + test.by_chance)
-    error = gain @ test.missed
-    second = prior - gain @ prior + np.outer(error, error)
-    slope = np.linalg.lstsq(away, rest, rcond=None)[0].T
-    assert_allclose(test.missed, value - shares @ other, atol=0.02)
-    expected = delta * (rest - away @ slope.T).T @ (rest - away @ slope.T) / len(rest) + slope @ second @ slope.T
-    assert_allclose(found.misfit_meat, expected, rtol=1e-9)
-    assert_allclose(found.of_scores - found.misfit_meat, plain.of_scores - plain.misfit_meat)
-    # exact means leave the shift itself, and useless ones the allowance
-    exact, vague = (FitTest.of(tilt, OtherMeans(other, value, size * np.eye(5)), shares, 10**9) for size in (1e-9, 1e9))
-    exact = replace(exact, by_chance=1e-9 * np.eye(5)).known(delta)
-    assert_allclose(exact.second, np.outer(*2 * [exact.unit.T @ exact.test.missed]), atol=1e-6)
-    assert_allclose(vague.known(delta).second, delta * np.eye(5), rtol=1e-6, atol=1e-12)
-
-
 def test_a_scale_is_not_calibrated_where_clipping_hides_the_tails():
     rng = np.random.default_rng(2)
     x = rng.normal(size=4000)
