@@ -16,7 +16,6 @@ from iwbayes.cli.output import (
     columns,
     errors,
     facts_of,
-    files_of_export,
     finite,
     for_reading,
     on_terminal,
@@ -268,11 +267,12 @@ def export(
     With replicate weights, standard errors of survey packages account for the privacy noise.
     """
     with errors(debug):
-        for file in files_of_export(output):
-            check_output(file, force, inputs=[release])
         from iwbayes.release import load
+        from iwbayes.release.export import files_of
         from iwbayes.release.replicates import ReplicatesError
 
+        for file in files_of(output):
+            check_output(file, force, inputs=[release])
         try:
             written = write_exports(load(release), [output], replicates, seed, force=force)
         except ReplicatesError as error:

@@ -17,7 +17,6 @@ from iwbayes.cli.output import (
     columns,
     errors,
     facts_of,
-    files_of_export,
     finite,
     for_reading,
     save_or_rescue,
@@ -158,10 +157,12 @@ def publish(
 
         ledger_files = [] if ledger is None else [ledger, LedgerFile(ledger).lock_path]
         if output is not None:
+            from iwbayes.release.export import files_of
+
             inside = list(table.iterdir()) if table.is_dir() else []
             used = [table, *inside, schema, *ledger_files]
             exported = [output.with_suffix(f".{kind}") for kind in _kinds(export)]
-            for file in (output, *(file for path in exported for file in files_of_export(path))):
+            for file in (output, *(file for path in exported for file in files_of(path))):
                 check_output(file, force, inputs=used)
         from iwbayes.curator.contribution import bounding_events, check_grid
         from iwbayes.curator.generators.aim.aim import AIM

@@ -101,11 +101,6 @@ def _same_file(first: Path, second: Path) -> bool:
     return first.resolve() == second.resolve()
 
 
-def files_of_export(path: Path) -> tuple[Path, Path]:
-    """Return the files of an export: that at this path, and its text."""
-    return path, path.with_name(f"{path.name}.txt")
-
-
 def write_exports(release: Release, paths: Sequence[Path], n: int, seed: int | None, *, force: bool) -> list[Path]:
     """Write a release to files with the same n replicate weights; return all paths."""
     made = None

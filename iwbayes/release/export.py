@@ -95,10 +95,15 @@ def export(
             "use": use, "column": numeric[0] if numeric else "NAME", "data": re.sub(r"\W", "_", path.stem),
         }  # fmt: skip
         text += [fill(_REPLICATES.format(**named)), _CODE.format(**named)]
+    path, below = files_of(path)
     write_atomically(path, _content(rows, kind), overwrite=overwrite)
-    below = path.with_name(f"{path.name}.txt")
     write_atomically(below, ("\n\n".join(text).rstrip() + "\n").encode(), overwrite=overwrite)
     return [path, below]
+
+
+def files_of(path: Path) -> tuple[Path, Path]:
+    """Return the files of an export: that at this path, and its text."""
+    return path, path.with_name(f"{path.name}.txt")
 
 
 def _free(stem: str, names: tuple[str, ...]) -> str:

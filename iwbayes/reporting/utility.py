@@ -14,7 +14,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.special import expit
-from scipy.stats import rankdata
 
 from iwbayes.analyst.arguments import check_release
 from iwbayes.analyst.fit import fit
@@ -29,6 +28,7 @@ from iwbayes.schema import Binary, Categorical, Schema
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.utils.arrays import Array
 from iwbayes.utils.display import text_table, wrapped
+from iwbayes.utils.newton import maximise
 from iwbayes.utils.threads import one_blas_thread
 from iwbayes.utils.warnings import IwbayesWarning
 
@@ -43,7 +43,7 @@ PRIVATE = (
 _CELLS, _MOST_PAIRS, _MOST_TRIPLES = 8, 300, 200
 #: Products of features are predictors of the propensity score up to so many features.
 _MOST_PRODUCTS = 24
-_FOLDS, _STEPS, _RIDGE = 2, 25, 1e-3
+_FOLDS, _RIDGE = 2, 1e-3
 _WIDTH = 80  # of lines of text: a terminal
 _ORDERS = {1: "one column", 2: "two columns", 3: "three columns"}
 
@@ -192,13 +192,12 @@ def compared(
         margins = _margins(schema, (frame, weights, sample), (synthetic, uniform, own), rng)
         features, others = schema.encode(synthetic), schema.encode(frame)
         correlations = _correlations(schema, (others, weights), (features, uniform, own))
+        known, made = _predictors(others), _predictors(features)
         propensity = pd.DataFrame(
-            {
-                name: _propensity(_predictors(schema, others), weights, _predictors(schema, features), w, rng)
-                for name, w in (("unweighted", uniform), ("weighted", own))
-            },
+            {"unweighted": _propensity(known, weights, made, uniform, rng),
+             "weighted": _propensity(known, weights, made, own, rng)},
             index=["pmse", "auc"],
-        ).T
+        ).T  # fmt: skip
     return margins, correlations, propensity
 
 
@@ -275,7 +274,7 @@ def _correlation(features: Array, weights: Array) -> Array:
         return np.asarray(covariance / np.outer(sd, sd))
 
 
-def _predictors(schema: Schema, features: Array) -> Array:
+def _predictors(features: Array) -> Array:
     """Return features and, if there are few, their products (row, k)."""
     k = features.shape[1]
     if k > _MOST_PRODUCTS:
@@ -297,24 +296,29 @@ def _propensity(
     for one in range(_FOLDS):
         used = fold != one
         score[~used] = expit(z[~used] @ _logistic(z[used], y[used], w[used] / w[used].sum()))
-    pmse = float(w @ np.square(score - 0.5))
-    ranks = rankdata(score)
-    order = np.argsort(ranks)
-    below = np.cumsum(np.where(y[order] == 0, w[order], 0.0))
-    return pmse, float(np.sum(w[order] * y[order] * below) / (w @ y * (w @ (1 - y))))
+    return float(w @ np.square(score - 0.5)), _auc(score, y, w)
+
+
+def _auc(score: Array, y: Array, w: Array) -> float:
+    """Return the weighted share of pairs of rows with y 1 and 0 whose scores have this order; ties count half."""
+    _, place = np.unique(score, return_inverse=True)
+    ones, zeros = (np.bincount(place, w * kind) for kind in (y, 1 - y))
+    return float(ones @ (np.cumsum(zeros) - zeros / 2) / (ones.sum() * zeros.sum()))
 
 
 def _logistic(z: Array, y: Array, w: Array) -> Array:
-    """Return the coefficients of a logistic regression with a small ridge, by Newton steps."""
-    theta, ridge = np.zeros(z.shape[1]), _RIDGE * np.eye(z.shape[1])
-    for _ in range(_STEPS):
+    """Return the coefficients of a logistic regression with a small ridge."""
+
+    def value(theta: Array) -> float:
+        eta = z @ theta
+        return float(w @ (y * eta - np.logaddexp(0.0, eta)) - _RIDGE / 2 * theta @ theta)
+
+    def derivatives(theta: Array) -> tuple[Array, Array]:
         fitted = expit(z @ theta)
-        gradient = z.T @ (w * (y - fitted)) - ridge @ theta
-        step = np.linalg.solve((z * (w * fitted * (1 - fitted))[:, None]).T @ z + ridge, gradient)
-        theta = theta + step * min(1.0, 5.0 / max(float(np.abs(step).max()), 1e-300))
-        if np.abs(step).max() < 1e-6:
-            break
-    return theta
+        curvature = (z * (w * fitted * (1 - fitted))[:, None]).T @ z
+        return z.T @ (w * (y - fitted)) - _RIDGE * theta, -curvature - _RIDGE * np.eye(len(theta))
+
+    return maximise(value, derivatives, np.zeros(z.shape[1]))
 
 
 def _regression(formula: str, release: Release, frame: pd.DataFrame) -> pd.DataFrame:

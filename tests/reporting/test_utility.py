@@ -75,6 +75,17 @@ def test_a_propensity_score_is_by_chance_for_equal_rows_and_sees_other_ones():
     assert again[1] < 0.56 and again[0] < away[0] / 4
 
 
+def test_the_auc_counts_pairs_and_half_of_the_ties():
+    rng = np.random.default_rng(2)
+    score, y, w = rng.integers(0, 4, 60) / 4, rng.integers(0, 2, 60).astype(float), rng.gamma(1.0, size=60)
+    pairs = [
+        (w[i] * w[j], 1.0 if score[i] > score[j] else 0.5 if score[i] == score[j] else 0.0)
+        for i in np.flatnonzero(y == 1) for j in np.flatnonzero(y == 0)
+    ]  # fmt: skip
+    weights, won = np.array(pairs).T
+    assert module._auc(score, y, w) == pytest.approx(np.average(won, weights=weights))
+
+
 def test_regressions_stand_side_by_side(release, found):
     [(formula, table)] = found.regressions.items()
     assert formula == "y ~ x + z" and list(table.index) == ["Intercept", "x", "z"]
