@@ -70,7 +70,6 @@ class ReleasedTilt:
         if measurement.features is None or measurement.coefficients is None:
             return None
         columns, frame = measurement.tilt_columns, release.synthetic.frame
-        named = (release.recipe or {}).get("for_models")
         phi = measurement.features.transform(frame)
         held_back, of_columns = (
             None
@@ -96,7 +95,7 @@ class ReleasedTilt:
             least_misfit=measurement.least_misfit,
             centred=measurement.features.centred,
             schema=release.synthetic.schema,
-            models=tuple(map(str, named)) if isinstance(named, list) else (),
+            models=release.made_for,
         )
 
     @classmethod

@@ -8,7 +8,7 @@ import unicodedata
 from typing import Any, Protocol
 
 from iwbayes.evidence.measurement import MEAN_OF_FEATURES
-from iwbayes.release.statement import PrivacyStatement
+from iwbayes.release.statement import RULES, PrivacyStatement
 from iwbayes.release.weights import Weights
 from iwbayes.tables import SyntheticTable
 
@@ -29,6 +29,8 @@ class Described(Protocol):
     @property
     def about(self) -> dict[str, str]: ...  # noqa: D102
     @property
+    def made_for(self) -> tuple[str, ...]: ...  # noqa: D102
+    @property
     def certified(self) -> bool: ...  # noqa: D102
     @property
     def reasons(self) -> tuple[str, ...]: ...  # noqa: D102
@@ -43,12 +45,6 @@ _UNITS = {
     "of them.",
     "replace-user": "A person, with all of their rows. Neighbouring tables have the same number of persons and differ "
     "in all rows of one person.",
-}
-_COMBINED = {
-    "fixed": "All uses were fixed in advance, and their joint privacy loss distribution gives the guarantee.",
-    "gdp": "A privacy filter adds up the costs of the ledger's releases in Gaussian differential privacy.",
-    "renyi": "A privacy filter adds up the costs of the ledger's releases as Renyi divergences of one order.",
-    "basic": "A privacy filter adds up the epsilons and deltas of the ledger's releases.",
 }
 _NOISE = {
     "hardened": "Noise is drawn from discrete distributions by the random numbers of the operating system, so that "
@@ -118,7 +114,7 @@ def registry_entry(release: Described) -> dict[str, Any]:
             "preprocessing_and_hyperparameter_tuning": "Bounds and levels of columns were declared "
             + (f"from {about['codebook']}." if "codebook" in about else "from public knowledge.")
             + " Choosing settings by looking at the private rows is not covered by the guarantee.",
-            "mechanisms": [*_uses(release), _NOISE[statement.noise]],
+            "mechanisms": [*statement.uses_in_words(), _NOISE[statement.noise]],
             "software": software(release),
         },
         "administrative": {
@@ -178,9 +174,8 @@ def story(release: Described) -> list[str]:
         said += f", by a noisy mean of {measurement.tilt_columns.stop} features of the private rows"
         said += " and a held-back test of the fit" if measurement.held_back is not None else ""
     sentences.append(f"{said}.")
-    models = recipe.get("for_models")
-    if isinstance(models, list) and models:
-        sentences.append(f"The release was made for {'; '.join(map(str, models))}.")
+    if release.made_for:
+        sentences.append(f"The release was made for {'; '.join(release.made_for)}.")
     if weights.steps:
         sentences.append(f"The weights were then changed: {', '.join(weights.steps)}.")
     if isinstance(recipe.get("calibration"), float):
@@ -198,8 +193,7 @@ def for_a_paper(release: Described) -> str:
     """Return a paragraph on the data for a paper, without the analysis."""
     statement, weights, about = release.statement, release.weights, release.about
     source = f" ({', '.join(about[key] for key in ('name', 'publisher') if key in about)})" if about else ""
-    models = (release.recipe or {}).get("for_models")
-    named = f", made for {'; '.join(map(str, models))}" if isinstance(models, list) and models else ""
+    named = f", made for {'; '.join(release.made_for)}" if release.made_for else ""
     return (
         f"The data are {len(release.synthetic):,} synthetic rows{source} that represent {release.n_private:,} private "
         f"{_rows(release)}. They satisfy {_guarantee(release)[:1].lower()}{_guarantee(release)[1:-1]}; the noise is "
@@ -233,20 +227,12 @@ def _guarantee(release: Described) -> str:
 
 def _composition(release: Described) -> str:
     statement = release.statement
-    found = [_COMBINED.get(statement.rule or "", "How costs were combined is not recorded.")]
+    found = [RULES.get(statement.rule or "", "How costs were combined is not recorded.")]
     if statement.budget is not None and math.isfinite(statement.budget[0]):
         epsilon, delta = statement.budget
         found.append(f"All releases of this ledger together stay within ({epsilon:.4g}, {delta:.2g}).")
     found.append("Releases of the same rows under other ledgers add to the cost.")
     return " ".join(found)
-
-
-def _uses(release: Described) -> list[str]:
-    return [
-        f"{event.label}: {event.mechanism}, epsilon {event.epsilon:.4g}, delta {event.delta:.2g}"
-        + (f", {times} times" if times > 1 else "")
-        for event, times in release.statement.uses.items()
-    ]
 
 
 def _algorithm(weights: Weights) -> str:

@@ -136,6 +136,12 @@ class Release:
         return {key: str(given[key]) for key in ABOUT if key in given} if isinstance(given, dict) else {}
 
     @property
+    def made_for(self) -> tuple[str, ...]:
+        """Models that the release was made for, as its publisher wrote them; empty if none were named."""
+        named = (self.recipe or {}).get("for_models")
+        return tuple(map(str, named)) if isinstance(named, list) else ()
+
+    @property
     def certified(self) -> bool:
         """Whether the statement is valid for the whole release: hardened noise, all uses charged, known origin."""
         return self.statement.certified and self.synthetic.origin is not None
@@ -193,8 +199,7 @@ class Release:
         features, ratio = measurement.features, measurement.noise_ratio
         own = features.terms if isinstance(features, FeatureMap) else None
         terms = own if isinstance(own, str) else "model"
-        named = (self.recipe or {}).get("for_models")
-        models = "; ".join(map(str, named)) if isinstance(named, list) else ""  # as the publisher wrote them
+        models = "; ".join(self.made_for)
         measured = _MEASURED.get(terms) or (f"features of {models}" if models else "named regressions")
         verdict = f"noise ratio {noise_in_words(ratio)}; measured: {measured}"
         if self.unfit:

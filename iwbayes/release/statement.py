@@ -17,7 +17,7 @@ NOISE_KINDS = ("hardened", "floating-point", "unverified", "seeded")
 FLOATING_POINT = ("spherical", "objective", "dp-sgd")
 MECHANISMS = tuple("gaussian laplace cube spherical exponential above-threshold objective dp-sgd declared none".split())
 #: For each rule, the sentence in a statement on how the costs of the uses were combined.
-_RULES = {
+RULES = {
     "fixed": "Costs combined by privacy loss distributions: all uses were fixed in advance.",
     "gdp": "Costs combined by the privacy filter gdp (Gaussian DP: mu squared adds up).",
     "renyi": "Costs combined by the privacy filter renyi (Renyi divergences of one order add up).",
@@ -179,7 +179,7 @@ class PrivacyStatement:
         object.__setattr__(self, "notes", tuple(map(one_line, self.notes)))
         checks.one_of("noise", self.noise, NOISE_KINDS)
         if self.rule is not None:
-            checks.one_of("rule", self.rule, _RULES)
+            checks.one_of("rule", self.rule, RULES)
         if self.budget is not None and len(self.budget) != 2:
             raise ValueError(f"budget must be a pair (epsilon, delta); got {self.budget!r}.")
         checks.one_of("adjacency", self.adjacency, ADJACENCIES)
@@ -200,14 +200,17 @@ class PrivacyStatement:
     def lines(self) -> list[str]:
         """Return the statement as lines of text, not wrapped, so that other objects can indent them."""
         first, second, *others = self._terms()
-        uses = (
-            f"  {e.label}: {e.mechanism}, epsilon {e.epsilon:.4g}, delta {e.delta:.3g}"
+        return [first, second, *(f"  {use}" for use in self.uses_in_words()), *others]
+
+    def uses_in_words(self) -> list[str]:
+        """Return a line on each distinct use of the private rows: algorithm, mechanism and cost."""
+        return [
+            f"{e.label}: {e.mechanism}, epsilon {e.epsilon:.4g}, delta {e.delta:.3g}"
             + (f", {e.steps} steps with sampling probability {e.sampling_probability:.4g}" if e.steps else "")
             + (f", noise multiplier {e.noise_multiplier:.4g}" if e.noise_multiplier else "")
             + (f", {count} times" if count > 1 else "")
             for e, count in self.uses.items()
-        )
-        return [first, second, *uses, *others]
+        ]
 
     def _repr_html_(self) -> str:
         header = ("use of the private rows", "mechanism", "times", "epsilon each", "delta each", "noise multiplier")
@@ -224,7 +227,7 @@ class PrivacyStatement:
             *(f"  Note: {note}" for note in self.notes),
         ]
         if self.rule is not None:
-            lines.append(f"  {_RULES[self.rule]}")
+            lines.append(f"  {RULES[self.rule]}")
         if self.budget is not None:
             epsilon, delta = self.budget
             lines.append(f"  All charges to this ledger together stay within ({epsilon:.6g}, {delta:.3g}).")

@@ -158,8 +158,7 @@ def utility(
     ones = np.ones(len(frame))
     sample = rng.multinomial(len(frame), ones / len(frame)).astype(np.float64)
     found = compared(schema, release, frame, ones, sample, rng)
-    known = (release.recipe or {}).get("for_models")
-    named = [str(one) for one in known if "~" in str(one)] if isinstance(known, list) else []
+    named = [model for model in release.made_for if "~" in model]
     return Utility(*found, {formula: _regression(formula, release, frame) for formula in models or named})
 
 
