@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import xarray as xr
-from scipy.special import logsumexp
+from scipy.special import expit, logsumexp
 
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.calibrated import record_of_single
@@ -203,3 +203,13 @@ def grouped_model(release, *, centred=True, sigma=None, mu_sd=2):
         spread = pm.HalfNormal("sigma", 2.0) if sigma is None else sigma
         pm.Normal("y", theta[codes], spread, observed=frame["y"].to_numpy())
     return reweight(model, release.weights, total=release.n_private)
+
+
+def weighted_logistic(design, y, w):
+    """Coefficients (p,) of a logistic regression of y (row,) on design (row, p) with weights (row,), by Newton steps."""
+    theta = np.zeros(design.shape[1])
+    for _ in range(20):
+        fitted = expit(design @ theta)
+        curvature = (design * (w * fitted * (1 - fitted))[:, None]).T @ design
+        theta = theta + np.linalg.solve(curvature, design.T @ (w * (y - fitted)))
+    return theta

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from file_tools import has_survey
+from posterior_tools import weighted_logistic
 
 import iwbayes as iw
 
@@ -150,14 +151,6 @@ def test_the_code_of_an_export_runs_in_r(tilted, replicates, tmp_path):
     x, y = frame["x"].to_numpy(), frame["y"].to_numpy()
     design = np.column_stack([np.ones(len(x)), x, frame["group"] == "b", frame["group"] == "c"]).astype(float)
 
-    def estimates(w):
-        theta = np.zeros(4)
-        for _ in range(20):
-            fitted = 1 / (1 + np.exp(-design @ theta))
-            curvature = (design * (w * fitted * (1 - fitted))[:, None]).T @ design
-            theta = theta + np.linalg.solve(curvature, design.T @ (w * (y - fitted)))
-        return [np.average(x, weights=w), *theta]
-
-    own = replicates.table(estimates)
+    own = replicates.table(lambda w: [np.average(x, weights=w), *weighted_logistic(design, y, w)])
     np.testing.assert_allclose(found["estimate"], own["estimate"], rtol=1e-5)
     np.testing.assert_allclose(found["sd"], own["sd"], rtol=1e-4)
