@@ -206,7 +206,7 @@ def grouped_model(release, *, centred=True, sigma=None, mu_sd=2):
 
 
 def weighted_logistic(design, y, w):
-    """Coefficients (p,) of a logistic regression of y (row,) on design (row, p) with weights (row,), by Newton steps."""
+    """Coefficients (p,) of a logistic regression of y (row,) on design (row, p), with weights (row,)."""
     theta = np.zeros(design.shape[1])
     for _ in range(20):
         fitted = expit(design @ theta)
