@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from iwbayes.analyst.arguments import check_release
-from iwbayes.analyst.calibration.meat import FitTest, Misfit, tilt_moments, whitening
+from iwbayes.analyst.calibration.meat import LEAST_SPREAD, FitTest, Misfit, tilt_moments
 from iwbayes.analyst.released_tilt import ReleasedTilt
 from iwbayes.release import Release
 from iwbayes.release.replicates import LEAST, ReplicatesError, ReplicateWeights
 from iwbayes.utils import checks
-from iwbayes.utils.arrays import Array, symmetric
+from iwbayes.utils.arrays import Array, symmetric, whitening
 from iwbayes.utils.threads import one_blas_thread
 
 #: Inverse steps: those whose Fay coefficients 1 - 1/k have few digits.
@@ -130,7 +130,7 @@ def known_error(columns: FitTest, misfit: float, shares: Array, phi: Array) -> t
 
     Theory: docs/theory.md#replicate-weights.
     """
-    unit = whitening(columns.residual)
+    unit = whitening(columns.residual, LEAST_SPREAD)
     one = np.eye(unit.shape[1])
     gain = misfit * np.linalg.inv(misfit * one + unit.T @ columns.by_chance @ unit)
     mean = gain @ (unit.T @ columns.missed)

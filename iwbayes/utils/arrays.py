@@ -19,6 +19,13 @@ def symmetric(matrix: Array) -> Array:
     return (matrix + matrix.T) / 2
 
 
+def whitening(covariance: Array, least: float) -> Array:
+    """Return U (k, q) with ``U' covariance U = I``, in directions with over ``least`` of the largest variance."""
+    values, vectors = np.linalg.eigh(symmetric(covariance))
+    kept = values > least * values[-1]
+    return np.asarray(vectors[:, kept] / np.sqrt(values[kept]))
+
+
 _WHOLE_BLOCK = 64  # numbers of rows are filled up to multiples of this before a matrix product
 
 

@@ -12,9 +12,10 @@ from posterior_tools import as_tilt, weighted_logistic
 
 import iwbayes as iw
 from iwbayes.analyst import arviz_compat
-from iwbayes.analyst.calibration.meat import FitTest, Meat, Misfit, whitening
+from iwbayes.analyst.calibration.meat import LEAST_SPREAD, FitTest, Meat, Misfit
 from iwbayes.analyst.released_tilt import OtherMeans, ReleasedTilt
 from iwbayes.analyst.replicate_weights import known_error
+from iwbayes.utils.arrays import whitening
 
 N = 1500
 SCHEMA = iw.Schema(iw.Real("x", -4, 4), iw.Real("z", -4, 4), iw.Categorical("g", ("a", "b", "c")), iw.Binary("y"))
@@ -108,7 +109,7 @@ def test_what_the_early_stages_say_of_the_columns_is_used():
     # exact means leave the shift itself, and useless ones the allowance
     exact, vague = (FitTest.of(tilt, OtherMeans(other, value, size * np.eye(5)), shares, 10**9) for size in (1e-9, 1e9))
     exact = replace(exact, by_chance=1e-9 * np.eye(5))
-    shift = whitening(exact.residual).T @ exact.missed
+    shift = whitening(exact.residual, LEAST_SPREAD).T @ exact.missed
     assert_allclose(known_error(exact, delta, shares, kept)[1], np.outer(shift, shift), atol=1e-6)
     assert_allclose(known_error(vague, delta, shares, kept)[1], delta * np.eye(5), rtol=1e-6, atol=1e-12)
 

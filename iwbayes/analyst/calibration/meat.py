@@ -19,7 +19,7 @@ from scipy.special import softmax
 
 from iwbayes.analyst.released_tilt import FEATURE_CUT, OtherMeans, ReleasedTilt
 from iwbayes.release import Release
-from iwbayes.utils.arrays import Array, row_blocks, symmetric
+from iwbayes.utils.arrays import Array, row_blocks, symmetric, whitening
 
 #: From indices of rows (n,), shares (draw, n) of these rows, which sum to one, and parameters (draw, p) to the
 #: gradients (draw, p) of the weighted mean log likelihoods.
@@ -31,7 +31,7 @@ BLOCK_NUMBERS = 2**22
 #: prior would change the shares of impossible cells by large factors.
 CUT_SD = 1.0
 #: Directions of features with less than this share of the largest variance carry no information about an error.
-_LEAST_SPREAD = 1e-2
+LEAST_SPREAD = 1e-2
 #: Held-back features are left out if the tilt's features leave less than this share of their variance unexplained.
 _LEFT = 1e-6
 #: An error of an estimate that the test shows counts if it is so many standard deviations from zero (1 %), and if the
@@ -226,16 +226,9 @@ def excess_over_chance(missed: Array, spread: Array, by_chance: Array) -> float:
     ``spread`` (k, k) is the covariance of the features, and ``by_chance`` (k, k) that of the differences of their means
     ``missed`` (k,) due to noise and sampling alone.
     """
-    unit = whitening(spread)
+    unit = whitening(spread, LEAST_SPREAD)
     excess = np.sum((missed @ unit) ** 2) - np.trace(unit.T @ by_chance @ unit)
     return float(excess) / unit.shape[1]
-
-
-def whitening(spread: Array) -> Array:
-    """Return U (k, q) with ``U' spread U = I``, in the directions that carry information about an error."""
-    values, vectors = np.linalg.eigh(symmetric(spread))
-    kept = values > _LEAST_SPREAD * values[-1]
-    return np.asarray(vectors[:, kept] / np.sqrt(values[kept]))
 
 
 class Misfit(NamedTuple):
