@@ -2,7 +2,7 @@
 
     python benchmarks/napsu.py                                     # the toy, 200 replications of each epsilon
     python benchmarks/napsu.py --methods calibrated                # without the pooled posterior, which takes longer
-    python benchmarks/napsu.py --adult --data FOLDER               # Adult, 100 replications
+    python benchmarks/napsu.py --adult --data FOLDER               # Adult, 100 releases of each epsilon
     python benchmarks/napsu.py --adult --data FOLDER --rehearsals 20 --replications 20
 
 Räisä, Jälkö, Kaski & Honkela (AISTATS 2023), section 4.1: 2,000 rows of two independent binary covariates and a binary
@@ -14,11 +14,16 @@ tilt. Two methods see the same releases: the calibrated posterior (a sandwich) a
 from its posterior, then of the coefficients). Widths are divided by those from the private rows.
 
 Adult (their section 4.2): ten columns, age and hours in five cells of equal width, gains and losses as whether there is
-any; income on age (number of its cell), race (against White) and sex. Truth is the estimate from all rows, so that only
-synthesis and privacy err, and intervals for the population cover it more often. Their widths, over the private rows',
-are 15.7, 4, 2.6 and 1.5 at epsilon .1, .3, .5 and 1. Here all ten columns are released with `BayesNet`, and the tilt
-measures the one model. The file holds 30,162 rows, theirs 46,043. "unwarned" is the coverage in the fits that do not
-warn, and their number.
+any; income on age (number of its cell), race (against White) and sex (against Female). Truth is the estimate from all
+rows, so that only synthesis and privacy err, and intervals for the population cover it more often. Here all ten columns
+are released by `publish` with ``for_models`` and otherwise its defaults. The private rows are the same in each release.
+
+Their lengths over those of the private rows are 15.7, 4, 2.6 and 1.5 at epsilon .1, .3, .5 and 1: medians over
+coefficients, of 20 repeats. They have 46,043 rows and the file here has 30,162. Of the ten pairs of columns that they
+measure, the regression needs four, which were chosen by hand. The others were selected on the private rows at an
+epsilon of 0.5 that is in none of the four budgets. Tables that separate the outcome are dropped before Rubin's rules.
+Here lengths are medians over releases, then over coefficients, no release is dropped, and epsilon pays for everything.
+"unwarned" is the coverage in the fits that do not warn, and their number.
 """
 
 from __future__ import annotations
@@ -71,8 +76,8 @@ def fit(release: Any, *, random_seed: int, calibrate: str, draws: int) -> Any:
                   random_seed=random_seed, progressbar=False)  # fmt: skip
 
 
-#: White is the reference: all contrasts with a level that has 1 % of the rows would be imprecise.
-ADULT_FORMULA = "income ~ age + C(race, Treatment('White')) + sex"
+#: References as theirs. White, because all contrasts with a level that has 1 % of the rows would be imprecise.
+ADULT_FORMULA = "income ~ age + C(race, Treatment('White')) + C(sex, Treatment('Female'))"
 ADULT_PUBLISHED = {0.1: 15.7, 0.3: 4.0, 0.5: 2.6, 1.0: 1.5}
 _ADULT_COLUMNS = (
     "age", "workclass", "education", "marital-status", "race", "sex", "capital-gain", "capital-loss",
@@ -137,12 +142,16 @@ def adult_studies(arguments: argparse.Namespace) -> None:
     truth = adult_truth(table)
     print(f"{'epsilon':>7}{'coverage':>16}{'worst':>7}{'width':>7}{'warned':>8}{'unwarned':>12}{'failed':>8}  theirs")
     for epsilon, widest in chosen(ADULT_PUBLISHED, arguments).items():
+        named: dict[str, Any] = {"for_models": [ADULT_FORMULA]}
+        if arguments.products:
+            named = {"weights": weights_for(ADULT_FORMULA, arguments)}
+        path = arguments.folder and arguments.folder / f"adult-{epsilon:g}.jsonl"
         study = iw.validation.coverage_study(
-            partial(fixed_rows, folder=arguments.data), iw.BayesNet(), weights_for(ADULT_FORMULA, arguments),
-            {"calibrated": partial(fit_adult, n_rehearsals=arguments.rehearsals)}, truth=truth, levels=(LEVEL,),
-            reference=fit_adult, n_jobs=arguments.jobs,
-            publish={"epsilon": epsilon, "delta": len(table) ** -2.0, "n_synthetic": len(table)},
-            n_replications=arguments.replications or 100, random_seed=arguments.seed, progressbar=False,
+            partial(fixed_rows, folder=arguments.data),
+            fit={"calibrated": partial(fit_adult, n_rehearsals=arguments.rehearsals)}, truth=truth, levels=(LEVEL,),
+            reference=fit_adult, publish={"epsilon": epsilon, "delta": len(table) ** -2.0, **named},
+            n_replications=arguments.replications or 100, n_jobs=arguments.jobs, random_seed=arguments.seed, path=path,
+            progressbar=False,
         )  # fmt: skip
         row = study.summary(LEVEL).loc["calibrated"]
         part, n_silent = silent_part(study, "calibrated")
@@ -183,6 +192,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--replications", type=int)
     parser.add_argument("--rehearsals", type=int, default=0, help="calibrate Adult by so many rehearsals")
     parser.add_argument("--products", action="store_true", help="measure products of columns, not scores in stages")
+    parser.add_argument("--folder", type=Path, help="keep each release of Adult here, so that the study can go on")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--seed", type=int, default=2023)
     parser.add_argument("--rows", type=int, default=2000, help="private rows of the toy; five times as many synthetic")
