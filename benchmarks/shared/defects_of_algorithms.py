@@ -381,4 +381,21 @@ plant("analyst/inference/weight_draws.py", "pool: shared proposals count as draw
 plant("evidence/feature_map.py", "features: rows without weight say how a term varies",
       "np.maximum(shares, LEAST_SHARE * shares.sum() / len(shares))", "shares",
       "evidence/test_features.py::test_a_level_of_rows_without_weight_does_not_hide_private_rows")
+FILE, NOISY = "reporting/noisy_utility.py", "reporting/test_noisy_utility.py::"
+plant(FILE, "utility: means for one row of a user", "most = facts.rows_per_user * count_moves(facts) / 2",
+      "most = count_moves(facts) / 2", f"{NOISY}test_a_user_never_costs_more_than_each_charge")
+plant(FILE, "utility: means for one number", "sensitivity=most * np.sqrt(len(columns))", "sensitivity=most",
+      f"{NOISY}test_a_neighbour_never_costs_more_than_each_charge")
+plant(FILE, "utility: laplace noise of means for one number", "sensitivity=most * len(columns)", "sensitivity=most",
+      f"{NOISY}test_a_neighbour_never_costs_more_than_each_charge")
+plant(FILE, "utility: a replaced row counts as a zeroed one", "* count_moves(facts) / 2", "/ 2",
+      f"{NOISY}test_a_neighbour_never_costs_more_than_each_charge")
+plant(FILE, "utility: numbers beyond their bounds", "np.clip(np.nan_to_num((numbers - middle) / width), -0.5, 0.5)",
+      "2 * np.nan_to_num((numbers - middle) / width)", f"{NOISY}test_a_neighbour_never_costs_more_than_each_charge")
+plant(FILE, "utility: rows are counted before the charge",
+      "    account = ledger.charge_release(*events",
+      "    private.sum_blocks(partial(_sums, columns=_numbers(facts)))\n    account = ledger.charge_release(*events",
+      f"{NOISY}test_all_of_it_is_charged_before_a_row_is_read_and_costs_the_budget")
+plant(FILE, "utility: exact means", "zip(columns, noisy.value, strict=True)",
+      "zip(columns, sums / _STEPS, strict=True)", f"{NOISY}test_the_noise_is_as_large_as_it_says")
 # fmt: on

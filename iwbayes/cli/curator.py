@@ -301,9 +301,11 @@ def ledger(
 @app.command(
     epilog="Examples:\n\n\b\n"
     "  iwbayes utility people.iwb                  by rehearsals, public\n"
-    "  iwbayes utility people.iwb --private people.csv -o utility.html\n\n"
+    "  iwbayes utility people.iwb --private people.csv -o utility.html\n"
+    "  iwbayes utility people.iwb --private p.csv --ledger p.ledger --epsilon 0.2\n\n"
     "With --private the output is private: it has statistics of the rows without noise, no statement covers it, and "
-    "choosing settings by it is a look at private rows."
+    "choosing settings by it is a look at private rows. With --epsilon, margins and means have noise, which is charged "
+    "to the ledger, and its statement covers the output."
 )
 def utility(
     release: ReleaseFile,
@@ -317,6 +319,9 @@ def utility(
         ),
     ] = None,
     for_model: ForModel = None,
+    epsilon: Annotated[float | None, typer.Option(help="With --private: budget for noisy margins and means.")] = None,
+    delta: Annotated[float, typer.Option(help="Delta of this budget.")] = 0.0,
+    ledger: Annotated[Path | None, typer.Option(help="Ledger file of these rows, to charge epsilon and delta.")] = None,
     n: Annotated[int, typer.Option("--n", "-n", help="Without --private: number of rehearsals, at least 10.")] = 10,
     jobs: Annotated[int, typer.Option(help="Number of processes for rehearsals.")] = 1,
     seed: Annotated[int | None, typer.Option(help="Seed of rehearsals and samples.")] = None,
@@ -329,11 +334,15 @@ def utility(
 
     Without --private, no private row is read: the release is rehearsed, at no cost in privacy.
     """
-    if private is None and (output is not None or schema is not None or for_model):
-        raise typer.BadParameter("for private rows only", param_hint="--output, --schema, --for-model")
+    if private is None and (output is not None or schema is not None or for_model or epsilon is not None):
+        raise typer.BadParameter("for private rows only", param_hint="--output, --schema, --for-model, --epsilon")
+    if (epsilon is None) != (ledger is None):
+        raise typer.BadParameter("pass both: noise is charged to a ledger", param_hint="--epsilon, --ledger")
+    if epsilon is not None and for_model:
+        raise typer.BadParameter("only margins and means have a version with noise", param_hint="--for-model")
     with errors(debug, private=private is not None):
         if output is not None:
-            check_output(output, force, inputs=[release, private, schema])
+            check_output(output, force, inputs=[release, private, schema, ledger])
         from iwbayes.release import load
 
         found = load(release)
@@ -354,19 +363,27 @@ def utility(
         declared = found.synthetic.schema if schema is None else schema_of(schema)
         cells = found.statement.on_undeclared
         rows = read_table(private, declared, keep_declared=True, on_undeclared=cells)
-        made = compare(
-            found, PrivateTable(rows, declared, on_undeclared=cells), models=for_model or (), random_seed=seed
-        )
+        table = PrivateTable(rows, declared, on_undeclared=cells)
+        made: Any
+        if epsilon is None or ledger is None:
+            made = compare(found, table, models=for_model or (), random_seed=seed)
+            regressions = {formula: _plain(one) for formula, one in made.regressions.items()}
+            said = {"private": True, "overview": _plain(made.overview), "regressions": regressions}
+        else:
+            from iwbayes.curator.privacy.ledger import Ledger
+            from iwbayes.reporting.noisy_utility import noisy_utility
+
+            made = noisy_utility(found, table, ledger=Ledger.open(ledger), epsilon=epsilon, delta=delta)
+            overview = _plain(made.margins)
+            said = {"private": False, "overview": overview, "means": _plain(made.means), "regressions": {}}
         if output is not None:
             write_atomically(output, made.to_html().encode("utf-8"), overwrite=force)
         if as_json:
-            regressions = {formula: _plain(one) for formula, one in made.regressions.items()}
-            said = {"private": True, "overview": _plain(made.overview), "regressions": regressions}
             say(json.dumps(said | {"path": output and str(output)}, indent=1))
             return
         say(str(made))
         if output is not None:
-            say(for_reading(f"written to {output}, which is private output"))
+            say(for_reading(f"written to {output}{', which is private output' if epsilon is None else ''}"))
 
 
 def _plain(table: Any) -> dict[str, dict[str, float | None]]:

@@ -40,7 +40,7 @@ PRIVATE = (
     "settings on public rows of the same kind, or on rehearsals.",
 )
 #: Cells of a number between its bounds, and most pairs and triples of columns that are compared.
-_CELLS, _MOST_PAIRS, _MOST_TRIPLES = 8, 300, 200
+CELLS, _MOST_PAIRS, _MOST_TRIPLES = 8, 300, 200
 #: Products of features are predictors of the propensity score up to so many features.
 _MOST_PRODUCTS = 24
 _FOLDS, _RIDGE = 2, 1e-3
@@ -105,13 +105,13 @@ class Utility:
         worst = self.margins.sort_values("weighted", ascending=False)
         single = self.margins[self.margins["order"] == 1]
         sections = [
-            ("overview", "Overview", table("Means of all distances", *_cells(self.overview))),
+            ("overview", "Overview", table("Means of all distances", *cells_of_table(self.overview))),
             ("margins", "Margins", _picture(single) + table("Columns, pairs and triples that are furthest off",
-             *_cells(worst.head(30)))),
+             *cells_of_table(worst.head(30)))),
             ("correlations", "Correlations", table("Correlations that are furthest off",
-             *_cells(_furthest(self.correlations).head(30)))),
+             *cells_of_table(_furthest(self.correlations).head(30)))),
             *([("regressions", "Regressions", "".join(
-                table(formula, *_cells(found)) for formula, found in self.regressions.items()))]
+                table(formula, *cells_of_table(found)) for formula, found in self.regressions.items()))]
               if self.regressions else []),
         ]  # fmt: skip
         return page(title, f'<div class="warn" role="note">{bullets(PRIVATE)}</div>\n', sections)
@@ -146,13 +146,8 @@ def utility(
     J. Snoke et al. (2018). General and specific utility measures for synthetic data. JRSS A 181(3), 663-688.
     """
     check_release(release)
-    if not isinstance(private, PrivateTable):
-        raise TypeError(f"utility takes a PrivateTable; got {type(private).__name__}. Use PrivateTable(frame, schema).")
+    check_rows(release, private)
     schema = release.synthetic.schema
-    if private.schema != schema:
-        raise ValueError(
-            "the private rows must have the schema of the release. Declare them with release.synthetic.schema."
-        )
     rng = np.random.default_rng(random_seed)
     frame = private.frame
     ones = np.ones(len(frame))
@@ -179,6 +174,16 @@ def expected_utility(rehearsals: Rehearsals, *, random_seed: int | None = None) 
         tables.append(Utility(*compared(schema, replay, frame, weights, sample, rng)).overview)
     mean = pd.concat(tables).groupby(level=0, sort=False).mean()
     return mean.reindex(tables[0].index)
+
+
+def check_rows(release: Release, private: PrivateTable) -> None:
+    """Raise unless the private rows are a table with the schema of the release."""
+    if not isinstance(private, PrivateTable):
+        raise TypeError(f"utility takes a PrivateTable; got {type(private).__name__}. Use PrivateTable(frame, schema).")
+    if private.schema != release.synthetic.schema:
+        raise ValueError(
+            "the private rows must have the schema of the release. Declare them with release.synthetic.schema."
+        )
 
 
 def compared(
@@ -241,7 +246,7 @@ def _codes(schema: Schema, frame: pd.DataFrame) -> NDArray[np.int64]:
             codes = pd.Index(list(column.levels)).get_indexer(pd.Index(cells.astype(object))) + 1
         else:
             numbers = np.asarray(column.encode(cells), dtype=np.float64).reshape(len(cells), -1)[:, 0]
-            inside = np.clip(np.floor((numbers + 0.5) * _CELLS), 0, _CELLS - 1)
+            inside = np.clip(np.floor((numbers + 0.5) * CELLS), 0, CELLS - 1)
             codes = np.where(cells.isna().to_numpy(), 0, np.nan_to_num(inside) + 1)
         found.append(np.asarray(codes, dtype=np.int64))
     return np.column_stack(found)
@@ -345,7 +350,7 @@ def _furthest(correlations: pd.DataFrame) -> pd.DataFrame:
     return correlations.loc[away.sort_values(ascending=False).index]
 
 
-def _cells(frame: pd.DataFrame) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+def cells_of_table(frame: pd.DataFrame) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
     """Return header and rows of an HTML table."""
     header = ("", *(str(name).replace("_", " ") for name in frame.columns))
     values = [[None if isinstance(v, float) and v != v else v for v in row] for row in frame.to_numpy(object).tolist()]

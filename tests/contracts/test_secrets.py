@@ -344,6 +344,23 @@ def drive_publish(said):
     said.fails(lambda: publish(generator=synthetic().frame))
 
 
+@drives("noisy_utility", "NoisyUtility")
+def drive_noisy_utility(said):
+    """The comparison with noise is published; without, it is private output, and no driver is asked for it."""
+    release, own = publish(), ledger(3.0)
+    found = iw.validation.noisy_utility(release, table(), ledger=own, epsilon=0.5, delta=1e-6)
+    said.text += [str(found), repr(found), found.to_html(), found.cells.to_csv(), found.means.to_csv(), repr(own)]
+    said.fails(lambda: iw.validation.noisy_utility(release, table(), ledger=own, epsilon=9.0), iw.BudgetExceeded)
+    said.fails(lambda: iw.validation.noisy_utility(release, people(), ledger=own, epsilon=0.5))
+    said.fails(lambda: iw.validation.noisy_utility(release, rows(), ledger=own, epsilon=0.5))
+    for at in range(2):
+        broken = ledger(3.0, noise=Interrupted(at))
+        said.fails(
+            lambda broken=broken: iw.validation.noisy_utility(release, table(), ledger=broken, epsilon=0.5, delta=1e-6),
+            KeyboardInterrupt,
+        )
+
+
 @drives("publish_users")
 def drive_users(said):
     settings = {"epsilon": 2.0, "delta": 1e-6, "n_synthetic": 40, "progressbar": False}

@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 from iwbayes import cli
 from iwbayes.coverage.interval_plan import plan_intervals
 from iwbayes.curator.plan import plan
+from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.datasets import simulate_table
 from iwbayes.release import Release, load
 from iwbayes.release.statement import PrivacyStatement
@@ -449,8 +450,6 @@ def test_a_ledger_is_begun_shown_charged_and_refuses(folder, tmp_path):
 
 
 def test_a_ledger_whose_release_could_not_be_saved_is_refused_before_it_is_charged(folder, tmp_path):
-    from iwbayes.curator.privacy.ledger import Ledger
-
     own = Ledger.open(tmp_path / "l", epsilon=3, delta=1e-6)
     own.note("somebody else's rows")
     failed(publish(folder, "t.csv", "-o", tmp_path / "r.iwb", "--ledger", tmp_path / "l"), "somebody else's rows")
@@ -1114,6 +1113,25 @@ def test_utility_of_private_rows_says_that_it_is_private_and_quotes_no_cell(seed
     assert result.exit_code == 1 and NUMBER not in result.stderr + result.stdout and "'x'" in result.stderr
     assert run("utility", seeded, "-o", page).exit_code == 2
     failed(run("utility", seeded, "--private", folder / "t.csv", "-o", page), "already exists")
+
+
+def test_utility_with_noise_is_charged_to_a_ledger(seeded, folder, tmp_path):
+    ledger, page = tmp_path / "t.ledger", tmp_path / "noisy.html"
+    assert run("ledger", ledger, "--epsilon", 1, "--delta", 1e-6).exit_code == 0
+    line = ("utility", seeded, "--private", folder / "t.csv", "--ledger", ledger, "--epsilon", 0.6, "--delta", 1e-6)
+    done = run(*line, "-o", page, "--json")
+    facts = json.loads(done.stdout)
+    assert facts["private"] is False and facts["path"] == str(page) and set(facts["means"]) == {"x", "z"}
+    assert set(facts) == {"private", "overview", "means", "regressions", "path"}
+    assert facts["overview"]["x"]["by_noise"] > 0 and "PRIVATE" not in page.read_text(encoding="utf-8")
+    spent = Ledger.open(ledger).spent
+    assert 0.59 < spent[0] <= 0.6
+    failed(run(*line, "--epsilon", 0.9), "nothing was drawn")
+    assert Ledger.open(ledger).spent == spent
+    assert run("utility", seeded, "--private", folder / "t.csv", "--epsilon", 0.1).exit_code == 2
+    assert run("utility", seeded, "--ledger", ledger, "--epsilon", 0.1).exit_code == 2
+    assert run(*line, "--for-model", "y ~ x").exit_code == 2
+    failed(run(*line[:5], tmp_path / "absent.ledger", "--epsilon", 0.1), "absent.ledger")
 
 
 @pytest.mark.slow
