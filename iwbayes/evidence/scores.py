@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from iwbayes.evidence.feature_map import BoundedFeatures, FeatureMap, floored, in_blocks, whitener_of
-from iwbayes.evidence.terms import Term, ordered_terms, raw_chunks, raw_terms
+from iwbayes.evidence.terms import Term, ordered_terms, raw_chunks, raw_names, raw_terms
 from iwbayes.schema import Schema
 from iwbayes.tables import SyntheticTable
 from iwbayes.utils.arrays import Array, filled, row_blocks, row_product
@@ -55,6 +55,10 @@ class RowScores(Protocol):
     def columns(self) -> tuple[str, ...]:
         """Columns that the scores read, without the columns of the response if they are known."""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the p parameters, for readers of a release."""
+
     def outcomes(self, frame: pd.DataFrame) -> Outcomes:
         """Return the scores of each level of the response, if it has levels."""
 
@@ -84,6 +88,11 @@ class ColumnScores:
     def columns(self) -> tuple[str, ...]:
         """Names of the columns."""
         return self.schema.names
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the terms."""
+        return raw_names(self.schema, self.terms)
 
     def __call__(self, frame: pd.DataFrame) -> Array:
         """Return the terms, shape (row, p); they are finite for every row in canonical form."""
@@ -197,8 +206,18 @@ class ScoreMap(BoundedFeatures):
     def of_rows(self, synthetic: SyntheticTable) -> RowFeatures:
         """Return the features of synthetic rows, as a release stores them."""
         values = self.transform(synthetic.frame)
-        how: dict[str, Any] = {"blocks": self.blocks, "centred": self.centred}
+        how: dict[str, Any] = {"blocks": self.blocks, "centred": self.centred, "names": self.names, "back": self.back}
         return RowFeatures(synthetic.schema, values, self.bound, self.flag, self.digest(), **how)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the raw scores (p,), with the number of the model if there are several."""
+        several = sum(not isinstance(score, ColumnScores) for score in self.scores) > 1
+        found: list[str] = []
+        for number, score in enumerate(self.scores, start=1):
+            which = f" (model {number})" if several and not isinstance(score, ColumnScores) else ""
+            found += [f"{name}{which}" for name in score.names]
+        return tuple(found)
 
     def of_columns(self, schema: Schema) -> tuple[FeatureMap, Array] | None:
         """Return features of the columns, and U (k, r), by which their mean follows from the mean of z.
@@ -267,6 +286,8 @@ class RowFeatures(BoundedFeatures):
     order: float = 2
     blocks: tuple[int, ...] = ()
     centred: bool = False
+    names: tuple[str, ...] = ()  # of the raw scores
+    back: Any = None  # map (k, p) from the coordinates to the centred raw scores
 
     def __post_init__(self) -> None:
         values = np.array(self.values, dtype=np.float64, order="C")
@@ -277,6 +298,12 @@ class RowFeatures(BoundedFeatures):
             raise ValueError("values must have norms within the bound.")
         values.setflags(write=False)
         object.__setattr__(self, "values", values)
+        if self.back is not None:
+            back = np.array(self.back, dtype=np.float64, order="C")
+            if back.shape != (self.n_coordinates, len(self.names)) or not np.isfinite(back).all():
+                raise ValueError("back must have finite numbers, for each coordinate and name.")
+            back.setflags(write=False)
+            object.__setattr__(self, "back", back)
         self._check_bound()
 
     @property
@@ -289,15 +316,16 @@ class RowFeatures(BoundedFeatures):
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return plain settings and arrays for a release file, which stores the schema separately."""
         names = ("function", "bound", "flag", "centred")
-        settings = {name: getattr(self, name) for name in names} | {"blocks": [*self.blocks]}
-        return settings, {"values": self.values}
+        settings = {name: getattr(self, name) for name in names} | {"blocks": [*self.blocks], "names": [*self.names]}
+        return settings, {"values": self.values} | ({} if self.back is None else {"back": self.back})
 
     @classmethod
     def from_arrays(cls, schema: Schema, settings: dict[str, Any], arrays: dict[str, Array]) -> RowFeatures:
         """Make features from the settings and arrays of `to_arrays`."""
         bound, flag = float(settings["bound"]), bool(settings["flag"])
         blocks, function, centred = tuple(settings["blocks"]), str(settings["function"]), bool(settings["centred"])
-        return cls(schema, arrays["values"], bound, flag, function, blocks=blocks, centred=centred)
+        more: dict[str, Any] = {"names": tuple(map(str, settings["names"])), "back": arrays.get("back")}
+        return cls(schema, arrays["values"], bound, flag, function, blocks=blocks, centred=centred, **more)
 
     def transform(self, frame: pd.DataFrame) -> Array:
         """Return the features, shape (row, k), of the release's rows; a ValueError if the number of rows differs."""

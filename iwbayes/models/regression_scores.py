@@ -51,6 +51,12 @@ class RegressionScores:
         """Columns of the predictors; see `RowScores`."""
         return tuple(name for name in self.design.schema.names if name != self.design.name)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the coefficients, and of the indicator of complete rows; see `RowScores`."""
+        missing = any(column.missing for column in self.design.schema)
+        return (*self.design.parameter_names, *(["complete rows"] if missing else []))
+
     def outcomes(self, frame: pd.DataFrame) -> Outcomes:
         """Return the scores of each row under each level of the response."""
         rows = self.design.on(frame)

@@ -194,7 +194,9 @@ def _array_dims(settings: dict[str, Any], prefix: str = "") -> dict[str, int]:
     """Return the numbers of dimensions of the arrays of a measurement and of its parts, by array name."""
     dims = {f"{prefix}value": 1}
     if settings["features"] is not None:
-        own = {"values": 2} if "function" in settings["features"] else {"center": 1, "whitener": 2}
+        features = settings["features"]
+        own = {"values": 2} if "function" in features else {"center": 1, "whitener": 2}
+        own |= {"back": 2} if features.get("names") else {}
         dims |= {f"{prefix}{name}": count for name, count in own.items()}
     if prefix:
         if set(_PARTS) & set(settings):

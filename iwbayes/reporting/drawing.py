@@ -125,6 +125,19 @@ def axes_or_new(ax: Axes | None, width: float, height: float) -> Axes:
     return NotebookFigure(figsize=(width, height), layout="constrained").subplots() if ax is None else ax
 
 
+def panels(ax: Axes, sizes: Sequence[int]) -> list[Axes]:
+    """Divide axes into panels one below the other, with so many rows; the last are the axes themselves."""
+    spec = ax.get_subplotspec()
+    if len(sizes) == 1 or spec is None:
+        return [ax] * len(sizes)
+    inner = spec.subgridspec(len(sizes), 1, height_ratios=[size + 0.4 for size in sizes])
+    above = [ax.figure.add_subplot(inner[index]) for index in range(len(sizes) - 1)]
+    ax.set_subplotspec(inner[-1])
+    for own in above:
+        own.tick_params(axis="x", labelsize="small")
+    return [*above, ax]
+
+
 class NotebookFigure(Figure):
     """Figure that pyplot does not know, but that a notebook can show."""
 

@@ -27,6 +27,7 @@ from iwbayes.reporting.drawing import (
     label_rows,
     legend_below,
     marker,
+    panels,
     plain,
     title_with_verdict,
 )
@@ -113,7 +114,7 @@ def plot_forest(
     groups.append([own for own, name in bare.items() if name not in apart])
     groups = list(filter(None, groups))
     ax = axes_or_new(ax, 7, _FRAME + 0.45 * (len(groups) - 1) + _ROW * len(bare) * (len(shown) + 1))
-    axes = _panels(ax, [len(group) for group in groups])
+    axes = panels(ax, [len(group) for group in groups])
     for own, group in zip(axes, groups, strict=True):
         rows = table[table["coefficient"].isin(group) & table["method"].isin(shown)]
         draw_forest(own, rows, shown, ends=_ends(rows))
@@ -196,19 +197,6 @@ def _differences(table: pd.DataFrame, shown: list[str], reference: str, ax: Axes
     label_axes(ax, x=f"difference from {reference}\n(1: half the length of its interval, the grey band)")
     _verdict([ax], table[table["method"].isin(shown)], shown, None)
     return ax
-
-
-def _panels(ax: Axes, sizes: Sequence[int]) -> list[Axes]:
-    """Divide axes into panels one below the other; the last are the axes themselves."""
-    spec = ax.get_subplotspec()
-    if len(sizes) == 1 or spec is None:
-        return [ax] * len(sizes)
-    inner = spec.subgridspec(len(sizes), 1, height_ratios=[size + 0.4 for size in sizes])
-    above = [ax.figure.add_subplot(inner[index]) for index in range(len(sizes) - 1)]
-    ax.set_subplotspec(inner[-1])
-    for own in above:
-        own.tick_params(axis="x", labelsize="small")
-    return [*above, ax]
 
 
 def _verdict(axes: Sequence[Axes], table: pd.DataFrame, shown: Sequence[str], prob: float | None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from matplotlib.axes import Axes
 from scipy.special import stdtrit
@@ -10,6 +12,7 @@ from scipy.stats import norm
 from iwbayes.analyst import arviz_compat
 from iwbayes.analyst.calibration.score_marginals import LEVEL, QUANTILE
 from iwbayes.evidence.feature_map import raw_moments
+from iwbayes.evidence.measurement import Measurement
 from iwbayes.evidence.scores import RowFeatures
 from iwbayes.evidence.terms import raw_names
 from iwbayes.release import Release
@@ -27,7 +30,9 @@ from iwbayes.reporting.drawing import (
     label_rows,
     legend_below,
     log_axis,
+    panels,
 )
+from iwbayes.utils.arrays import Array
 
 _BINS = 30
 #: Weights below this are drawn as if they were this large: a few tiny ones would take the whole axis.
@@ -75,26 +80,37 @@ def plot_weights(release: Release | Weights, *, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def plot_overlap(release: Release, *, most: int = 30, ax: Axes | None = None) -> Axes:
-    """Compare the measured features of the private rows with the synthetic rows, before and after weighting.
+class Compared(NamedTuple):
+    """Measured features, in standard deviations of the synthetic rows from their unweighted mean, each (term,)."""
 
-    Only released quantities are shown: the noisy mean of the tilt's features, as means of columns and their products,
-    in standard deviations of the synthetic rows from the unweighted mean. Bars are 90 % intervals of the privacy noise.
-    Weighted rows should lie within most of the bars.
+    names: list[str]
+    measured: Array
+    half: Array  # half the length of the 90 % interval of the noise
+    weighted: Array
 
-    Parameters
-    ----------
-    release : Release
-        Its weights carry a measurement with a feature map, as tilt weights do; otherwise a ValueError.
-    most : int
-        Largest number of terms; those furthest from the unweighted rows are shown.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on, which are returned; by default those of a new figure.
+    @property
+    def inside(self) -> int:
+        """Number of weighted means within the interval of the noise."""
+        return int(np.sum(np.abs(self.weighted - self.measured) <= self.half))
 
-    Examples
-    --------
-    >>> len(iw.plots.overlap(release, most=5).get_yticklabels())
-    5
+    def furthest(self, most: int) -> Compared:
+        """Return the terms furthest from the unweighted rows, in their own order."""
+        shown = np.sort(np.argsort(-np.abs(self.measured), kind="stable")[:most])
+        return Compared([self.names[index] for index in shown], *(part[shown] for part in self[1:]))
+
+
+#: Parts of a measurement, and what the figure calls them.
+_PARTS = {
+    "held_back": "held back: the weights do not use these",
+    "columns": "measured in early stages of the weights",
+    "": "used by the weights: these agree by construction",
+}
+
+
+def compared_features(release: Release) -> dict[str, Compared]:
+    """Return the measured features of a release, by what the weights do with them; those that test the weights first.
+
+    A ValueError is raised if its weights carry no measurement with features.
     """
     measurement = release.weights.measurement
     if measurement is None or measurement.features is None:
@@ -102,37 +118,77 @@ def plot_overlap(release: Release, *, most: int = 30, ax: Axes | None = None) ->
             f"the weights ({release.weights.method}) carry no measurement of the private rows to compare with. "
             f"Publish with TiltWeights()."
         )
+    parts = {said: getattr(measurement, part) if part else measurement for part, said in _PARTS.items()}
+    return {said: _compared(part, release) for said, part in parts.items() if part is not None}
+
+
+def _compared(measurement: Measurement, release: Release) -> Compared:
     features, columns, frame = measurement.features, measurement.tilt_columns, release.synthetic.frame
+    assert features is not None  # noqa: S101 - `compared_features` asks for one
     phi = features.transform(frame)[:, columns]
     some = frame.iloc[:: -(-len(frame) // _MOST_ROWS)]
-    if isinstance(features, RowFeatures):
-        names = tuple(f"score {index + 1}" for index in range(phi.shape[1]))
-        back, sd = np.eye(phi.shape[1]), np.asarray(phi.std(axis=0))
-    else:
-        names = raw_names(features.schema, features.terms)
+    # the terms as linear functions of the coordinates: exact if no row is clipped
+    if not isinstance(features, RowFeatures):
+        names = list(raw_names(features.schema, features.terms))
         center, gram = raw_moments(features.schema, features.terms, some, np.full(len(some), 1 / len(some)))
         covariance = gram - np.outer(center, center)
-        # the terms as linear functions of the coordinates: exact if no row is clipped
         crossed = features.whitener.T @ covariance
         back = np.linalg.pinv(crossed @ features.whitener, hermitian=True) @ crossed
         sd = np.sqrt(np.maximum(np.diag(covariance), 0))
+    else:
+        known = features.back is not None
+        back = features.back if known else np.eye(phi.shape[1])
+        names = [f"score of {name}" for name in (features.names if known else range(1, phi.shape[1] + 1))]
+        sd = np.asarray((phi @ back).std(axis=0))
     varying = np.flatnonzero(sd > 1e-9 * np.max(sd))
     plain = phi.mean(axis=0)
     weighted = (np.average(phi, axis=0, weights=release.weights.values) - plain) @ back
     measured = (measurement.value[columns] - plain) @ back
     noise = measurement.noise.covariance[columns, columns]
-    bars = norm.ppf(0.95) * np.sqrt(np.einsum("kt,kl,lt->t", back, noise, back))
-    weighted, measured, bars = (values[varying] / sd[varying] for values in (weighted, measured, bars))
-    # the terms furthest away, in their own order
-    shown = np.sort(np.argsort(-np.abs(measured), kind="stable")[:most])
-    height, n = np.arange(len(shown)), len(shown)
-    ax = axes_or_new(ax, 7, 1.5 + 0.28 * n)
-    ax.errorbar(measured[shown], height, xerr=bars[shown], fmt="o", color=ORANGE, markersize=4, label=MEASURED)
-    ax.plot(np.zeros(n), height, "|", color="0.5", markersize=9, label=UNWEIGHTED)
-    ax.plot(weighted[shown], height, "D", color=BLUE, markersize=8, fillstyle="none", label=WEIGHTED)
-    label_rows(ax, [names[index] for index in varying[shown]])
-    more = f"{n} of {len(varying)} terms, those that moved most" if n < len(varying) else None
-    label_axes(ax, x="difference from the unweighted mean, in standard deviations of the synthetic rows", title=more)
+    half = norm.ppf(0.95) * np.sqrt(np.einsum("kt,kl,lt->t", back, noise, back))
+    return Compared(
+        [names[index] for index in varying], *(part[varying] / sd[varying] for part in (measured, half, weighted))
+    )
+
+
+def plot_overlap(release: Release, *, most: int = 30, ax: Axes | None = None) -> Axes:
+    """Compare the measured features of the private rows with the synthetic rows, before and after weighting.
+
+    Only released quantities are shown: noisy means of columns and their products, or of the scores of the models that
+    the release was made for, in standard deviations of the synthetic rows from the unweighted mean. Bars are 90 %
+    intervals of the privacy noise. Features that the weights use agree by construction. Those that were held back, if
+    the release has any, test the weights and come first.
+
+    Parameters
+    ----------
+    release : Release
+        Its weights carry a measurement with a feature map, as tilt weights do; otherwise a ValueError.
+    most : int
+        Largest number of terms of each kind; those furthest from the unweighted rows are shown.
+    ax : matplotlib.axes.Axes, optional
+        Axes to draw on, which are divided if there are several kinds; by default those of a new figure. The lowest are
+        returned.
+
+    Examples
+    --------
+    >>> [label.get_text() for label in iw.plots.overlap(release, most=2).get_yticklabels()]
+    ['x', 'z']
+    """
+    found = compared_features(release)
+    parts = {said: part.furthest(most) for said, part in found.items()}
+    sizes = [len(part.names) for part in parts.values()]
+    ax = axes_or_new(ax, 7, 1.2 + 0.45 * len(parts) + 0.28 * sum(sizes))
+    axes = panels(ax, sizes)
+    for own, (said, part) in zip(axes, parts.items(), strict=True):
+        height, n = np.arange(len(part.names)), len(part.names)
+        own.errorbar(part.measured, height, xerr=part.half, fmt="o", color=ORANGE, markersize=4, label=MEASURED)
+        own.plot(np.zeros(n), height, "|", color=GREY, markersize=9, label=UNWEIGHTED)
+        own.plot(part.weighted, height, "D", color=BLUE, markersize=8, fillstyle="none", label=WEIGHTED)
+        label_rows(own, part.names)
+        whole = found[said]
+        some = f"; the {n} furthest away are shown" if n < len(whole.names) else ""
+        label_axes(own, title=f"{said}\n{whole.inside} of {len(whole.names)} within the interval{some}")
+    label_axes(ax, x="difference from the unweighted mean, in standard deviations of the synthetic rows")
     legend_below(ax)
     return ax
 

@@ -24,11 +24,10 @@ from iwbayes.analyst.quantities.summary import summary as summarise
 from iwbayes.analyst.quantities.summary import with_stars
 from iwbayes.release import Release
 from iwbayes.release.in_words import for_a_paper, nist_questions, story
-from iwbayes.reporting.drawing import WEIGHTED
 from iwbayes.reporting.forest import plot_forest, uncalibrated
 from iwbayes.reporting.html import bullets, facts, folded, page, paragraph, picture, table
 from iwbayes.reporting.marginal_plots import plot_marginals
-from iwbayes.reporting.release_plots import plot_budget, plot_overlap, plot_weights
+from iwbayes.reporting.release_plots import compared_features, plot_budget, plot_overlap, plot_weights
 from iwbayes.schema.columns import _Numeric
 from iwbayes.schema.schema import column_table
 from iwbayes.utils.display import number
@@ -270,19 +269,14 @@ def _weights(release: Release, checks: pd.DataFrame) -> str:
         f"{middle[1]:.3g}. The rows are worth {weights.ess:,.0f} of {n:,}; Pareto shape {weights.pareto_k_in_words}.",
         "Weights of the synthetic rows; their mean is one.",
     )
-    measurement = weights.measurement
-    if measurement is not None and measurement.features is not None:
-        overlap = plot_overlap(release)
-        bars: Any = overlap.containers[0]
-        lower, upper = np.array([segment[:, 0] for segment in bars.lines[2][0].get_segments()]).T
-        means = next(np.asarray(line.get_xdata()) for line in overlap.lines if line.get_label() == WEIGHTED)
-        inside = int(np.sum((lower <= means) & (means <= upper)))
+    if weights.measurement is not None and weights.measurement.features is not None:
+        found = compared_features(release)
+        inside = "; ".join(f"{said}: {part.inside} of {len(part.names)}" for said, part in found.items())
         content += picture(
-            overlap.figure,
-            f"Measured terms with 90 % intervals of their privacy noise: the weighted synthetic mean lies inside "
-            f"{inside} of {len(means)} intervals.",
-            "Measured features of the private rows, and the synthetic rows before and after weighting. Weighted means "
-            "should lie within most of the intervals.",
+            plot_overlap(release).figure,
+            f"Measured features with 90 % intervals of their noise. Weighted means inside the intervals: {inside}.",
+            "Measured features of the private rows, and the synthetic rows before and after weighting. Those that the "
+            "weights use agree by construction; those held back, if there are any, test the weights.",
         )
     return content + _checks("Checks of the release", checks)
 

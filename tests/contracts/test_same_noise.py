@@ -254,7 +254,7 @@ def grouped(frame: pd.DataFrame) -> pm.Model:
 class CarelessScores:
     """Scores that warn of cells that they cannot compute, in words and by numpy."""
 
-    response, columns = None, ()
+    response, columns, names = None, (), ("log of years left", "age")
 
     def __call__(self, frame: pd.DataFrame) -> np.ndarray:
         age = frame["age"].to_numpy(dtype=float)

@@ -206,6 +206,7 @@ def test_features_of_rows_are_those_of_the_rows_and_of_no_others():
     again = RowFeatures.from_arrays(SCHEMA, settings, arrays)
     np.testing.assert_array_equal(again.values, known.values)
     assert again.to_arrays()[0] == settings and again.dim == features.dim
+    np.testing.assert_array_equal(again.back, known.back)
     with pytest.raises(ValueError, match="features belong to the 1500 rows of a release; got 3"):
         known.transform(table.frame.iloc[:3])
     for values, why in (
@@ -216,6 +217,21 @@ def test_features_of_rows_are_those_of_the_rows_and_of_no_others():
     ):
         with pytest.raises(ValueError, match=why):
             RowFeatures(SCHEMA, values, known.bound, True, "x")
+    for back in (np.zeros((1, 1)), np.full(known.back.shape, np.inf)):
+        with pytest.raises(ValueError, match="back must have finite numbers"):
+            RowFeatures(SCHEMA, known.values, known.bound, True, "x", names=known.names, back=back)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_raw_scores_have_names_and_are_linear_in_the_features(name):
+    table = synthetic()
+    found = MODELS[name].on(table)(np.full(N, 1.0))
+    features = ScoreMap.whitened([found], table, np.full(N, 1 / N)).with_bound(1e9)
+    known, raw = features.of_rows(table), found(table.frame)
+    assert len(set(known.names)) == len(known.names) == raw.shape[1] and known.names[0].startswith("Intercept")
+    np.testing.assert_allclose(known.values[:, :-1] @ known.back, raw - raw.mean(axis=0), atol=1e-6 * np.abs(raw).max())
+    both = ScoreMap.whitened([found, found], table, np.full(N, 1 / N))
+    assert both.names == tuple(f"{name} (model {number})" for number in (1, 2) for name in known.names)
 
 
 def test_the_digest_changes_with_the_point():

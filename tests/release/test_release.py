@@ -305,6 +305,8 @@ def release_in_stages():
         first.features.bound,
         first.features.flag,
         "a digest",
+        names=("Intercept", "x"),
+        back=np.arange(2.0 * (first.features.dim - first.features.flag)).reshape(-1, 2),
     )
     return replace(
         release, weights=replace(release.weights, measurement=replace(first, features=features, misfit=0.01))
@@ -332,9 +334,23 @@ def test_features_of_rows_return(tmp_path):
     found, expected = back.weights.measurement, release.weights.measurement
     np.testing.assert_array_equal(found.features.values, expected.features.values)
     assert found.features.function == "a digest" and found.misfit == 0.01
+    assert found.features.names == ("Intercept", "x")
+    np.testing.assert_array_equal(found.features.back, expected.features.back)
 
 
-@pytest.mark.parametrize("wrong", [{"function": 3}, {"bound": -1.0}, {"bound": "x"}, {"flag": 2}, {"function": None}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"function": 3},
+        {"names": ["x"]},
+        {"names": []},
+        {"names": 3},
+        {"bound": -1.0},
+        {"bound": "x"},
+        {"flag": 2},
+        {"function": None},
+    ],
+)
 def test_features_of_rows_are_checked(tmp_path, wrong):
     members = members_of(release_in_stages().save(tmp_path / "good.iwb"))
 

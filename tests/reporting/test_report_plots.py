@@ -13,7 +13,7 @@ from scipy.stats import norm
 import iwbayes as iw
 from iwbayes.coverage.study import CoverageStudy
 from iwbayes.reporting.marginal_plots import _log_ticks
-from iwbayes.reporting.release_plots import MEASURED
+from iwbayes.reporting.release_plots import MEASURED, compared_features
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +81,31 @@ def test_overlap_shows_the_measured_means_and_where_the_weights_go(release, ax):
 
 def test_overlap_shows_those_that_moved_most_and_needs_a_measurement(release, ax):
     iw.plots.overlap(release, most=4, ax=ax)
-    assert len(ax.get_yticklabels()) == 4 and "4 of " in ax.get_title()
+    assert len(ax.get_yticklabels()) == 4 and "the 4 furthest away are shown" in ax.get_title()
     with pytest.raises(ValueError, match="carry no measurement"):
         iw.plots.overlap(replace(release, weights=iw.Weights(np.zeros(3000), "equal")))
+
+
+def test_overlap_shows_what_was_held_back_and_names_scores():
+    """Held-back features test the weights, and the figure counts how many of all agree."""
+    private = simulated_table("bernoulli", 1500)
+    for models, first in (([], "held back"), (["y ~ x + z"], "measured in early stages")):
+        release = seeded_release(private, epsilon=2, n_synthetic=2000, for_models=models)
+        ax = iw.plots.overlap(release, most=3)
+        [above] = [own for own in ax.figure.axes if own is not ax]
+        below = ax
+        assert above.get_title().startswith(first) and below.get_title().startswith("used by")
+        found = compared_features(release)
+        for own, part in zip((above, below), found.values(), strict=True):
+            inside = np.sum((part.weighted > part.measured - part.half) & (part.weighted < part.measured + part.half))
+            assert f"{inside} of {len(part.names)} within the interval" in own.get_title()
+    assert [label.get_text() for label in below.get_yticklabels()] == [
+        f"score of {name}" for name in ("Intercept", "x", "z")
+    ]
+    # the mean score of the private rows at the mode of the earlier stages, up to noise and clipping
+    measurement, part = release.weights.measurement, list(found.values())[-1]
+    assert measurement.features.names == ("Intercept", "x", "z") and part.half.max() < 0.2
+    assert part.inside == 3
 
 
 def test_marginals(release):

@@ -36,13 +36,14 @@ class ModelScores:
     held: MovableRows
     function: Batched
     theta: Array  # (p,), unconstrained
+    names: tuple[str, ...]  # of its elements
     levels: tuple[str, tuple[int, ...]] | None = None  # column of the response, and codes of its known levels
 
     @classmethod
     def of(cls, posterior: ModelPosterior, name: str, theta: Array) -> ModelScores:
         """Return the scores of a posterior that can be evaluated on other rows."""
         assert posterior.held is not None  # noqa: S101 - it is movable
-        return cls(name, posterior.held, posterior.graphs.of_one_row, theta)
+        return cls(name, posterior.held, posterior.graphs.of_one_row, theta, tuple(posterior.names))
 
     def __call__(self, frame: pd.DataFrame) -> Array:
         """Return scores (row, p): NaN in rows with cells that are unknown to the model, or outside of its domain."""
