@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator
+from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
 from iwbayes.utils.display import printable
@@ -80,8 +80,13 @@ def label_rows(ax: Axes, names: Sequence[str], *, most: int = 30) -> None:
     """Label rows by name, from the top; long names take two lines."""
     labels = []
     for name in map(str, names):
-        lines = textwrap.wrap(name, most, break_on_hyphens=False) or [""]
-        labels.append(plain("\n".join([lines[0], shortened(" ".join(lines[1:]), most)] if lines[1:] else lines)))
+        lines = [name]
+        if len(name) > most:
+            # where a reader would break it: at a space, after the colon of a product, before the bracket of a level
+            places = [place for place, sign in enumerate(name) if sign in " [" or (place and name[place - 1] == ":")]
+            middle = min(places, key=lambda place: abs(2 * place - len(name)), default=most)
+            lines = [name[:middle].rstrip(), name[middle:].lstrip()]
+        labels.append(plain("\n".join(shortened(line, most) for line in lines)))
     ax.set_yticks(np.arange(len(names)), labels)
     ax.set_ylim(len(names) - 0.5, -0.5)
 
@@ -118,6 +123,16 @@ def log_axis(ax: Axes) -> None:
         ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 200 * low else (1,)))
     ax.xaxis.set_major_formatter("{x:g}")
     ax.xaxis.set_minor_formatter("")
+
+
+def linear_then_log(ax: Axes, linear: float) -> None:
+    """Make the axis linear up to a number on both sides and logarithmic beyond, with dotted lines at the changes."""
+    ax.set_xscale("symlog", linthresh=linear, linscale=1.5)
+    sizes = [*range(1, int(linear) + 1), *(mantissa * 10**power for power in range(1, 7) for mantissa in (1, 3))]
+    ax.xaxis.set_major_locator(FixedLocator(sorted({0, *sizes, *(-size for size in sizes)})))
+    ax.xaxis.set_major_formatter("{x:g}")
+    for side in (-1, 1):
+        ax.axvline(side * linear, color=LIGHT_GREY, linewidth=0.8, linestyle=":", zorder=0)
 
 
 def axes_or_new(ax: Axes | None, width: float, height: float) -> Axes:

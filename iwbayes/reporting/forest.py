@@ -26,6 +26,7 @@ from iwbayes.reporting.drawing import (
     label_axes,
     label_rows,
     legend_below,
+    linear_then_log,
     marker,
     panels,
     plain,
@@ -72,7 +73,7 @@ def plot_forest(
         Methods to show, from the top; all by default.
     reference : str, optional
         Show differences from this method's mean, in units of half its interval, to compare coefficients of every size.
-        The axis is linear within 3 and logarithmic beyond.
+        If differences are large, the axis is logarithmic beyond 3; its label and dotted lines say so.
     release : Release, optional
         Standardise: slopes of numeric columns are multiplied by the weighted standard deviation of the column in this
         release, which the label gives, so that they compare with each other and with those of levels.
@@ -186,15 +187,12 @@ def _differences(table: pd.DataFrame, shown: list[str], reference: str, ax: Axes
     ax.axvspan(-1, 1, color="0.93", zorder=-1)
     draw_forest(ax, table, shown)
     values = table.loc[table["method"].isin(shown), list(BOUNDS)].to_numpy(dtype=np.float64)
-    furthest = float(np.nanmax(np.abs(values), initial=1.0))
-    if furthest > 2 * _LINEAR:
-        ax.set_xscale("symlog", linthresh=_LINEAR, linscale=1.5)
-    low, high = ax.get_xlim()
-    ticks = [0.0, *(sign * size for size in (1, 2, 3, 10, 30, 100, 300, 1000) for sign in (-1, 1))]
-    ticks = [tick for tick in ticks if low <= tick <= high and (furthest <= 2 * _LINEAR or abs(tick) != 2)]
-    ax.set_xticks(sorted(ticks))
-    ax.xaxis.set_major_formatter("{x:g}")
-    label_axes(ax, x=f"difference from {reference}\n(1: half the length of its interval, the grey band)")
+    beyond = ""
+    ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    if float(np.nanmax(np.abs(values), initial=1.0)) > 2 * _LINEAR:
+        linear_then_log(ax, _LINEAR)
+        beyond = f"; logarithmic beyond {_LINEAR}, the dotted lines"
+    label_axes(ax, x=f"difference from {reference}\n(1: half the length of its interval, the grey band{beyond})")
     _verdict([ax], table[table["method"].isin(shown)], shown, None)
     return ax
 

@@ -92,9 +92,10 @@ def facts(rows: Iterable[tuple[str, str]]) -> str:
     return f'<dl class="made">{inner}</dl>\n'
 
 
-def folded(summary: str, content: str) -> str:
-    """HTML that opens with a click or a key; its summary is plain text."""
-    return f"<details><summary>{markup(summary)}</summary>\n{content}</details>\n"
+def folded(summary: str, content: str, *, group: str = "") -> str:
+    """HTML that opens with a click or a key; its summary is plain text. Of a group, one at a time is open."""
+    named = f' name="{markup(group)}"' if group else ""
+    return f"<details{named}><summary>{markup(summary)}</summary>\n{content}</details>\n"
 
 
 def bullets(lines: Iterable[str]) -> str:

@@ -75,7 +75,8 @@ def plot_marginals(
         _marginal(ax, schema[name], release.synthetic.frame[name], shares, named=index % wide == 0)
     if axes is None:
         handles, labels = found[0].get_legend_handles_labels()
-        found[0].figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize="small", frameon=False)
+        side = {"ncols": 1 if len(names) == 1 else 2, "fontsize": "small", "frameon": False}
+        found[0].figure.legend(handles, labels, loc="outside lower center", **side)
     else:
         found[0].legend(fontsize="x-small")
     return found

@@ -40,8 +40,9 @@ _NEIGHBOURS = {
 }
 #: Names of texts of the curator on the page, if they are not the key itself.
 _ABOUT = {"legal_basis": "Legal basis", "codebook": "Code book"}
-#: Largest numbers of columns that are drawn, of parameters that are listed, and of parameters that are drawn.
-_MOST_COLUMNS, _MOST_PARAMETERS, _MOST_DRAWN = 30, 200, 60
+#: Largest numbers of columns that are drawn, in one figure and in all, of levels and parameters that are listed, and of
+#: parameters that are drawn.
+_OVERVIEW, _MOST_COLUMNS, _MOST_LEVELS, _MOST_PARAMETERS, _MOST_DRAWN = 9, 100, 12, 200, 60
 #: Largest number of parameters that a warning names.
 _MOST_NAMES = 8
 #: Columns of the summary, and their names on the page.
@@ -153,7 +154,7 @@ def _warnings(release: Release, checks: pd.DataFrame) -> list[str]:
             continue  # among the reasons of the calibration
         value, limit = (number(part) if isinstance(part, float) else str(part) for part in row[["value", "threshold"]])
         against = f" (limit {limit})" if limit else ""
-        found.append(f"{name}: {value}{against}. {row['what_to_do']}".strip())
+        found.append(f"{name} {value}{against}: {row['what_to_do']}".removesuffix(": "))
     return found
 
 
@@ -242,9 +243,14 @@ def _paper(release: Release, idata: Any, checks: pd.DataFrame | None) -> str:
 
 
 def _checks(caption: str, checks: pd.DataFrame) -> str:
-    """Table of failed checks and warnings, and the others folded."""
+    """Table of failed checks and warnings, the others folded, and one of the measures of each parameter."""
     header = ("check", "verdict", "value", "limit", "what to do")
-    rows = list(checks[["verdict", "value", "threshold", "what_to_do"]].itertuples(name=None))
+    named = [str(name).partition("[") for name in checks.index]
+    measured = {check for check, bracket, _ in named if bracket}
+    own = checks[[not bracket and check not in measured - {"calibration"} for check, bracket, _ in named]].copy()
+    if "calibration" in own.index and own.loc["calibration", "what_to_do"]:
+        own.loc["calibration", "what_to_do"] = "See the warnings and the measures of each parameter."
+    rows = list(own[["verdict", "value", "threshold", "what_to_do"]].itertuples(name=None))
     failed, warned, passed = ([row for row in rows if row[1] == verdict] for verdict in ("fail", "warn", "ok"))
     found = f"{len(failed)} failed, {len(warned)} with a warning, {len(passed)} passed"
     bad, others = failed + warned, [row for row in rows if row[1] not in ("fail", "warn")]
@@ -253,7 +259,27 @@ def _checks(caption: str, checks: pd.DataFrame) -> str:
     if others:
         rest = table(f"{caption}: passed and informative", header, others)
         content += folded(f"Passed and informative checks ({len(others)})", rest)
-    return content
+    return content + (_measures(checks) if measured else "")
+
+
+def _measures(checks: pd.DataFrame) -> str:
+    """Table of the measures of each parameter, with those that fail in words."""
+    cells: dict[str, dict[str, str]] = {}
+    limits: dict[str, str] = {}
+    for name, row in checks.iterrows():
+        check, bracket, parameter = str(name).partition("[")
+        if not bracket:
+            continue
+        value, limit = (number(part) if isinstance(part, float) else str(part) for part in row[["value", "threshold"]])
+        limits[check] = check if check == "calibration" else f"{check} (limit {limit})"
+        fails = row["verdict"] == "fail" and check != "calibration"
+        cells.setdefault(parameter[:-1], {})[check] = f"{value}, fails" if fails else value
+    header = ("parameter", *limits.values())
+    rows = [(name, *(own.get(check, "") for check in limits)) for name, own in cells.items()]
+    hidden = max(len(rows) - _MOST_PARAMETERS, 0)
+    caption = "Measures of each parameter" + (f"; {hidden} more are not shown" if hidden else "")
+    found = table(caption, header, rows[:_MOST_PARAMETERS])
+    return folded(f"{caption} ({len(rows)})", found)
 
 
 def _weights(release: Release, checks: pd.DataFrame) -> str:
@@ -282,34 +308,58 @@ def _weights(release: Release, checks: pd.DataFrame) -> str:
 
 
 def _marginals(release: Release) -> str:
-    schema, frame = release.synthetic.schema, release.synthetic.frame
+    schema = release.synthetic.schema
     names, hidden = schema.names[:_MOST_COLUMNS], max(len(schema) - _MOST_COLUMNS, 0)
-    shares, rows = release.weights.values / len(frame), []
-    for name in names:
-        column = schema[name]
-        if isinstance(column, _Numeric):
-            numbers = frame[name].to_numpy(dtype=np.float64, na_value=np.nan)
-            known = ~np.isnan(numbers)
-            if known.any():
-                weighted = np.average(numbers[known], weights=shares[known]) if shares[known].sum() > 0 else math.nan
-                rows.append((name, "mean", float(numbers[known].mean()), float(weighted)))
-            continue
-        for level in column.levels[:12]:  # type: ignore[attr-defined]
-            same = (frame[name] == level).fillna(False).to_numpy(dtype=bool)
-            rows.append((f"{name}: {level}", "share", float(same.mean()), float(shares[same].sum())))
-    shares_of_levels = [row for row in rows if row[1] == "share"]
+    rows = {name: _in_numbers(release, name) for name in names}
+    header = ("column", "quantity", "unweighted", "weighted")
+    moved = sorted(names, key=lambda name: -max((move for *_, move in rows[name]), default=0.0))
+    drawn = names if len(names) <= _OVERVIEW else [name for name in names if name in moved[:_OVERVIEW]]
+    most = max((row for own in rows.values() for row in own), key=lambda row: row[-1], default=None)
     largest = ""
-    if shares_of_levels:
-        name, _, before, after = max(shares_of_levels, key=lambda row: (abs(row[3] - row[2]), row))
-        largest = f" The share that moves most is {name}: {before:.1%} to {after:.1%}."
+    if most is not None:
+        before, after = (f"{value:.1%}" if most[1] == "share" else f"{value:.4g}" for value in most[2:4])
+        largest = f" The {most[1]} that moves most is {most[0]}: {before} to {after}."
+    which = f": the {len(drawn)} of {len(schema)} columns that the weights move most" if len(drawn) < len(names) else ""
     content = picture(
-        plot_marginals(release, names)[0].figure,
-        f"A panel for each of {len(names)} columns: shares of its values among the synthetic rows, unweighted and "
-        f"weighted.{largest} The table below has the numbers.",
-        "Synthetic rows, weighted (filled) and unweighted (line)."
-        + (f" {hidden} columns are not shown." if hidden else ""),
+        plot_marginals(release, drawn)[0].figure,
+        f"A panel for each of {len(drawn)} columns: shares of its values among the synthetic rows, unweighted and "
+        f"weighted.{largest} The numbers are below.",
+        f"Synthetic rows, weighted (filled) and unweighted (line){which}.",
     )
-    return content + table("Synthetic rows in numbers", ("column", "quantity", "unweighted", "weighted"), rows)
+    if len(drawn) == len(names):
+        numbers = [row[:-1] for own in rows.values() for row in own]
+        return content + table("Synthetic rows in numbers", header, numbers)
+    content += paragraph("Each column, with its numbers:" + (f" {hidden} more are not shown." if hidden else ""))
+    for name in names:
+        alone = picture(
+            plot_marginals(release, [name])[0].figure,
+            f"Shares of the values of {name} among the synthetic rows, unweighted and weighted. The numbers are below.",
+            "Synthetic rows, weighted (filled) and unweighted (line).",
+        )
+        own = alone + table(f"{name} in numbers", header, [row[:-1] for row in rows[name]])
+        content += folded(name, own, group="columns")
+    return content
+
+
+def _in_numbers(release: Release, name: str) -> list[tuple[str, str, float, float, float]]:
+    """Rows of a column: what it is, mean or share, before and after weighting, and how far this moved."""
+    column, cells = release.synthetic.schema[name], release.synthetic.frame[name]
+    shares = release.weights.values / len(cells)
+    if isinstance(column, _Numeric):
+        numbers = cells.to_numpy(dtype=np.float64, na_value=np.nan)
+        known = ~np.isnan(numbers)
+        if not known.any():
+            return []
+        before = float(numbers[known].mean())
+        after = float(np.average(numbers[known], weights=shares[known])) if shares[known].sum() > 0 else math.nan
+        sd = float(numbers[known].std())
+        return [(name, "mean", before, after, abs(after - before) / sd / 2 if sd > 0 and math.isfinite(after) else 0.0)]
+    found = []
+    for level in column.levels[:_MOST_LEVELS]:  # type: ignore[attr-defined]
+        same = (cells == level).fillna(False).to_numpy(dtype=bool)
+        before, after = float(same.mean()), float(shares[same].sum())
+        found.append((f"{name}: {level}", "share", before, after, abs(after - before)))
+    return found
 
 
 def _rehearsed(record: xr.Dataset) -> str:
@@ -358,7 +408,8 @@ def _posterior(release: Release, idata: Any, checks: pd.DataFrame) -> str:
         said = f"{those} are NOT calibrated: they may be wrong in place and length. See the warnings."
         content += paragraph(said, "warn")
     rows = [(name, *(float(row[key]) for key in _SUMMARY)) for name, row in shown.iterrows()]
-    caption = "Posterior, with equal-tailed 90 % intervals" + (f"; {hidden} more are not shown" if hidden else "")
+    more = f"; {hidden} more are not shown" if hidden else ""
+    caption = f"Posterior, with equal-tailed 90 % intervals; slopes of numbers per unit of the column{more}"
     content += table(caption, _HEADER, rows)
     if rehearsed:
         content += _rehearsed(record)

@@ -545,7 +545,7 @@ PUBLIC_ONLY = {
     "WeightsWarning", "__version__", "audit", "audit_release", "averages", "beta_calibrate", "budget", "calibrate",
     "compare", "comparisons", "coverage_study", "datasets", "diagnose", "expected_utility", "finite_variance_test",
     "fit", "forest", "intervals", "log_likelihood", "loo", "marginals", "noise_aware_weights", "odds_ratios",
-    "opposite_corners", "overlap", "paper", "plan", "plan_intervals", "plots", "pool", "ppc", "predictions",
+    "opposite_corners", "overlap", "paper", "pareto_k", "plan", "plan_intervals", "plots", "pool", "ppc", "predictions",
     "regression", "rehearsals", "rehearse", "replicate_weights", "report", "reweight", "sample", "slopes",
     "summary", "validation", "vcov", "weights",
 }  # fmt: skip

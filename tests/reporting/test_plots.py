@@ -58,6 +58,20 @@ def test_reference_is_the_origin_and_its_half_interval_the_unit(table):
     np.testing.assert_allclose(shown["released"][1], [[-0.5, 2.0], [-4.0, 6.0]])
 
 
+def test_an_axis_that_changes_says_so_and_keeps_its_ticks(table):
+    near = plot_forest(table, reference="private", methods=["private"])
+    assert near.get_xscale() == "linear" and "logarithmic" not in near.get_xlabel()
+    far = table.assign(
+        **{name: table[name] + 400 * (table["method"] == "released") for name in ("mean", "lower", "upper")}
+    )
+    ax = plot_forest(far, reference="private")
+    assert ax.get_xscale() == "symlog" and "logarithmic beyond 3, the dotted lines" in " ".join(ax.get_xlabel().split())
+    for ends in ((-2, 2), (-2000, 2000)):
+        ax.set_xlim(*ends)
+        ticks = [tick for tick in ax.get_xticks() if ends[0] <= tick <= ends[1]]
+        assert {-2, -1, 0, 1, 2} <= set(ticks) and (ends[1] == 2 or {-1000, 100, 300, 1000} <= set(ticks))
+
+
 class Posterior:
     """Draws of a weighted posterior with a verdict for each parameter, made by hand."""
 

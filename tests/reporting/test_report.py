@@ -167,11 +167,21 @@ def test_failed_checks_and_warnings_are_open_and_the_others_folded(release, idat
     checks = iw.diagnose(release, idata)
     inside = "".join(re.findall("(?s)<details>.*?</details>", html))
     outside = re.sub("(?s)<details>.*?</details>", "", html)
+    # measures have one row for each parameter, and not one for each pair
+    measured = {str(name).partition("[")[0] for name in checks.index if "[" in str(name)}
+    matrix = inside.partition("Measures of each parameter")[2].partition("</details>")[0]
+    assert measured and all(f"{check} (limit " in matrix or check == "calibration" for check in measured)
+    assert matrix.count('<th scope="row">') == sum(str(name).startswith("calibration[") for name in checks.index)
     for name, verdict in checks["verdict"].items():
-        row = f'<th scope="row">{escape(str(name))}</th>'
+        check, bracket, parameter = str(name).partition("[")
+        if check in measured and check != "calibration":
+            continue
+        row = f'<th scope="row">{escape(parameter[:-1] if bracket else str(name))}</th>'
         assert row in (outside if verdict in ("fail", "warn") else inside), name
     bad = checks["verdict"].isin(["fail", "warn"]).sum()
-    assert bad and html.count("<summary>") == 2 and f"Passed and informative checks ({len(checks) - bad})" in html
+    some = sum("[" in str(name) or str(name) in measured - {"calibration"} for name in checks.index)
+    assert bad and html.count("<summary>") == 3
+    assert f"Passed and informative checks ({len(checks) - bad - some})" in html
 
 
 def test_texts_have_enough_contrast():
@@ -265,8 +275,8 @@ def test_hostile_names_are_text():
 
 
 def test_releases_of_other_kinds():
-    schema = iw.Schema(*(iw.Real(f"x{index}", 0, 1, transform="log1p") for index in range(35)))
-    frame = pd.DataFrame(np.random.default_rng(1).random((50, 35)), columns=schema.names)
+    schema = iw.Schema(*(iw.Real(f"x{index}", 0, 1, transform="log1p") for index in range(105)))
+    frame = pd.DataFrame(np.random.default_rng(1).random((50, 105)), columns=schema.names)
     table = iw.SyntheticTable(frame, schema, origin="somewhere", already_spent=(np.inf, 0))
     statement = iw.PrivacyStatement(
         np.inf, 0.0, "replace-user", (iw.Event("no noise", "none", np.inf),), "hardened", False, ("a note",)
@@ -274,7 +284,9 @@ def test_releases_of_other_kinds():
     release = iw.Release(table, iw.Weights(np.zeros(50), "equal"), statement, n_private=20)
     page = Page(iw.report(release))
     assert "Nothing is promised" in page.sections["privacy"] and "a note" in page.sections["privacy"]
-    assert "5 columns are not shown" in page.sections["marginals"]
+    assert "the 9 of 105 columns that the weights move most" in page.sections["marginals"]
+    assert "5 more are not shown" in page.sections["marginals"]
+    assert "x99 in numbers" in page.sections["marginals"] and "x100" not in page.sections["marginals"]
     assert "encoded as log1p" in page.sections["columns"]
 
 
