@@ -43,6 +43,8 @@ _ABOUT = {"legal_basis": "Legal basis", "codebook": "Code book"}
 #: Largest numbers of columns that are drawn, in one figure and in all, of levels and parameters that are listed, and of
 #: parameters that are drawn.
 _OVERVIEW, _MOST_COLUMNS, _MOST_LEVELS, _MOST_PARAMETERS, _MOST_DRAWN = 9, 100, 12, 200, 60
+#: What is said of empty fields of the registry, other than that they were not given.
+_EMPTY = {"tier": "assigned by the registry", "notes": "none", "missing": "nothing"}
 #: Largest number of parameters that a warning names.
 _MOST_NAMES = 8
 #: Columns of the summary, and their names on the page.
@@ -212,10 +214,9 @@ def _filed(release: Release) -> str:
     )
     content += table("Evaluation by NIST SP 800-226", ("question", "answer"), nist_questions(release))
     rows = [
-        (part.replace("_", " "), key.replace("_", " "), _in_one_cell(value))
+        (part.replace("_", " "), key.replace("_", " "), _in_one_cell(value) or _EMPTY.get(key, "not given"))
         for part, fields in entry.items()
         for key, value in fields.items()
-        if value not in (None, [], {})
     ]
     content += table("Entry for the Differential Privacy Deployments Registry", ("part", "field", "value"), rows)
     if missing := entry["administrative"]["missing"]:
@@ -224,6 +225,8 @@ def _filed(release: Release) -> str:
 
 
 def _in_one_cell(value: Any) -> str:
+    if value is None:
+        return ""
     if isinstance(value, dict):
         return ", ".join(f"{key.replace('_', ' ')} {_in_one_cell(part)}" for key, part in value.items())
     if isinstance(value, list):

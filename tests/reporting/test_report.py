@@ -162,6 +162,21 @@ def test_the_top_says_date_version_and_digest(release, tmp_path, monkeypatch, wo
     assert any(str(day) in text for day in days)
 
 
+def test_every_field_of_the_registry_is_there_for_the_data_protection_officer(release):
+    section = Page(iw.report(release)).sections["file"]
+    entry = release.to_registry()["deployment"]
+    for part, fields in entry.items():
+        for field, value in fields.items():
+            assert part.replace("_", " ") in section and field.replace("_", " ") in section
+            if isinstance(value, str):
+                assert value in section, field
+    assert section.count("not given") >= sum(value in (None, []) for value in entry["basic"].values()) > 0
+    about = {"name": "people 2026", "publisher": "Office", "date": "2026-11-30", "contact": "dp@example.org"}
+    named = replace(release, recipe=release.recipe | {"about": about})
+    section = Page(iw.report(named)).sections["file"]
+    assert all(text in section for text in about.values())
+
+
 def test_failed_checks_and_warnings_are_open_and_the_others_folded(release, idata, words_only):
     html = iw.report(release, idata)
     checks = iw.diagnose(release, idata)
