@@ -20,6 +20,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place or ".").resolve() != HERE)]
 
 import command  # noqa: E402 - in shared
+from results import figure  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 from iwbayes.curator.privacy.accounting import dpsgd_multiplier, price  # noqa: E402
@@ -70,6 +71,8 @@ def row(what: str, make: Callable[..., tuple[Event, ...]], epsilon: float, delta
     basic = cost("basic", small, delta)
     gdp = cost("gdp", small if events[0].mechanism == "dp-sgd" else events, delta)
     renyi = renyi_cost(events, delta, basic)
+    for name, value in (("gdp", gdp), ("renyi", renyi), ("basic", basic), ("in advance", joint)):
+        figure(f"{what.split(',')[0]}/{epsilon:g}/{name}".replace(" ", "-"), value)
     print(f"{what:<34} {epsilon:>4g} {gdp:>7.3f} {renyi:>7.3f} {basic:>7.3f} {joint:>9.3f}")
 
 
@@ -85,7 +88,7 @@ def work(arguments: argparse.Namespace) -> None:
     print(f"{'ten releases of epsilon each':<34} {'':>4} {'gdp':>7} {'renyi':>7} {'basic':>7} {'in advance':>9}")
     for width in arguments.widths:
         for epsilon in arguments.epsilon:
-            what = f"default, {width} columns, 5,000 rows"
+            what = f"default of {width} columns, 5,000 rows"
             row(what, lambda e, d, width=width: default_release(width, 5000, e, d), epsilon, 1e-6)
     for epsilon in arguments.epsilon[-2:]:
         row("500 private steps", private_steps, epsilon, 1e-6)

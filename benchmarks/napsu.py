@@ -44,6 +44,7 @@ import command  # noqa: E402, I001 - in shared; before numpy
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 from methods import silent_part  # noqa: E402
+from results import figure  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
@@ -157,12 +158,20 @@ def adult_studies(arguments: argparse.Namespace) -> None:
         part, n_silent = silent_part(study, "calibrated")
         silent = "-" if part is None else f"{part.summary(LEVEL).loc['calibrated', 'coverage']:.3f} ({n_silent})"
         met = COVERAGE[0] <= row.coverage and row.length_ratio <= widest
+        report(f"{epsilon:g}", row)
         share = f"{row.coverage:.3f} ± {row.coverage_se:.3f}"
         print(
             f"{epsilon:>7g}{share:>16}{row.worst:>7.3f}{row.length_ratio:>7.2f}{row.warned:>8.2f}"
             f"{silent:>12}{len(study.failures):>8}  <= {widest:g}: {'met' if met else 'MISSED'}",
             flush=True,
         )
+
+
+def report(case: str, row: Any) -> None:
+    """Report the figures of one epsilon."""
+    figure(f"{case}/coverage", row.coverage, row.coverage_se, int(row.n))
+    for name in ("worst", "length_ratio", "warned"):
+        figure(f"{case}/{name}", row[name], n=int(row.n))
 
 
 def weights_for(formula: str, arguments: argparse.Namespace) -> Any:
@@ -217,6 +226,7 @@ def work(arguments: argparse.Namespace) -> None:
         )  # fmt: skip
         for method, row in study.summary(LEVEL).drop(index="private rows").iterrows():
             met = COVERAGE[0] <= row.coverage <= COVERAGE[1] and row.length_ratio <= widest
+            report(f"{method}/{epsilon:g}", row)
             share = f"{row.coverage:.3f} ± {row.coverage_se:.3f}"
             print(
                 f"{epsilon:>7g} {method:<11}{share:>16}{row.worst:>7.3f}{row.length_ratio:>7.2f}{row.warned:>8.2f}"

@@ -29,6 +29,7 @@ import command  # noqa: E402, I001 - in shared; before numpy
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 from real_tables import DEVELOPMENT, Population  # noqa: E402
+from results import figure  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
@@ -140,6 +141,11 @@ def work(arguments: argparse.Namespace) -> int:
     for keys in (["population", "n", "release", "kind"], ["n", "release", "kind"], ["kind"]):
         shown = rows.groupby(keys).agg(estimates=("inside", "size"), covered=("inside", "mean"))
         print(shown.round(3).to_string(), flush=True)
+    for keys, own in rows.groupby(["release", "kind"]):
+        share = own["inside"].mean()
+        # coefficients of a release are dependent
+        each = own.groupby(["population", "n", "epsilon", "replication"])["inside"].mean()
+        figure("/".join((*keys, "covered")), share, each.std(ddof=1) / len(each) ** 0.5, len(own))
     return 0
 
 

@@ -10,6 +10,7 @@ import contextlib
 import multiprocessing
 import os
 import shlex
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -19,6 +20,10 @@ from typing import Any
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
+import results  # noqa: E402 - reads no package that starts threads
+
+results.report_modules()
+
 
 def parser(document: str | None) -> argparse.ArgumentParser:
     """Start the parser of a script, whose description is the script's docstring."""
@@ -27,6 +32,7 @@ def parser(document: str | None) -> argparse.ArgumentParser:
         "--smoke", action="store_true",
         help="only see whether everything here runs, within seconds: tiny sizes, simulated tables, a temporary folder",
     )  # fmt: skip
+    found.add_argument("--result", metavar="NAME", help="write the figures to benchmarks/results/NAME.json as well")
     return found
 
 
@@ -38,9 +44,10 @@ def run(
 ) -> int:
     """Read the command line and do the work; return its exit code.
 
-    With ``--smoke`` the work is done once for each command line of ``smoke``. Together they have to take every path of
-    the script: every mode, table, figure and file. The working directory is a temporary folder meanwhile, so that a
-    relative path leads into it. Options called ``data`` and ``jobs`` are stand-ins for the data sets, and 1.
+    With ``--result`` the figures that it reports (`results.figure`) are written to a file. With ``--smoke`` the work is
+    done once for each command line of ``smoke``. Together they have to take every path of the script: every mode,
+    table, figure and file. The working directory is a temporary folder meanwhile, so that a relative path leads into
+    it. Options called ``data`` and ``jobs`` are stand-ins for the data sets, and 1.
 
     Parameters
     ----------
@@ -54,6 +61,11 @@ def run(
         By default those of the process.
     """
     options = parser.parse_args(argv)
+    if not options.smoke and options.result:
+        given = sys.argv[1:] if argv is None else list(argv)
+        script = str(Path(sys.argv[0]).resolve().relative_to(results.ROOT / "benchmarks"))
+        with results.record(options.result, results.line_of(script, given)):
+            return work(options) or 0
     if not options.smoke:
         return work(options) or 0
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
@@ -65,6 +77,7 @@ def run(
             parser.set_defaults(jobs=1)
         for line in smoke:
             print(f"{parser.prog} {line}", flush=True)
+            results.clear()
             if code := work(parser.parse_args(shlex.split(line))):
                 return code
     return 0

@@ -1,0 +1,78 @@
+"""All results of the benchmarks: which of them are stale, how long they take, and how to run them again.
+
+    python benchmarks/all.py                              # what there is: date, minutes, and what has changed since
+    python benchmarks/all.py --stale                      # only what is stale or was never run; exit code 1 if anything
+    python benchmarks/all.py --run napsu-adult napsu      # run some, or with --stale --run all that are stale
+    python benchmarks/all.py --run napsu --data FOLDER    # folder with public data sets, for those that need it
+
+A result is stale if code that it ran through has changed since: see `shared/results.py`. A run writes its result when
+it ends, so that a stopped session loses one run at most; the shortest run first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE / "shared"))
+
+import results  # noqa: E402
+
+#: Command lines of the results, by name; FOLDER stands for the folder with public data sets.
+RUNS = {
+    "napsu": "napsu.py --methods calibrated --replications 100",
+    "napsu-adult": "napsu.py --adult --data FOLDER --replications 100",
+    "ledger-rules": "ledger_rules.py",
+    "replicates": "replicates.py --replications 6",
+}
+#: What is shown of the files that have changed.
+_NAMED = 3
+
+
+def state(name: str) -> tuple[str, float | None, str]:
+    """Date and minutes of a result, and why it is stale ("" if it is not)."""
+    try:
+        content = results.read(name)
+    except FileNotFoundError:
+        return "never", None, "never run"
+    except json.JSONDecodeError:
+        return "never", None, "not readable"
+    if content["command"] != f"python benchmarks/{RUNS[name]}":
+        return content["date"], content["seconds"] / 60, "another command line"
+    files = [Path(file).stem for file in results.changed(content)]
+    more = f" and {len(files) - _NAMED} more" if len(files) > _NAMED else ""
+    return content["date"], content["seconds"] / 60, f"changed: {', '.join(files[:_NAMED])}{more}" if files else ""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--stale", action="store_true", help="only results that are stale")
+    parser.add_argument("--run", nargs="*", metavar="NAME", help="run these; without names, all that are shown")
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder with public data sets")
+    options = parser.parse_args(argv)
+    if unknown := sorted({*(options.run or ())} - set(RUNS)):
+        parser.error(f"there is no result {unknown}; there are {sorted(RUNS)}")
+    found = {name: state(name) for name in options.run or RUNS}
+    shown = [name for name, (*_, why) in found.items() if why or not options.stale]
+    if options.run is None:
+        for name in shown:
+            date, minutes, why = found[name]
+            print(f"{name:<24}{date:<12}{'' if minutes is None else f'{minutes:.0f} min':>8}  {why or 'fresh'}")
+        return int(options.stale and bool(shown))
+    for name in sorted(shown, key=lambda name: found[name][1] or 0.0):
+        script, *arguments = shlex.split(RUNS[name].replace("FOLDER", shlex.quote(str(options.data.resolve()))))
+        print(f"== {name}: python benchmarks/{RUNS[name]}", flush=True)
+        done = subprocess.run([sys.executable, str(HERE / script), *arguments, "--result", name], check=False)
+        if done.returncode:
+            return done.returncode
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

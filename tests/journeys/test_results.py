@@ -1,0 +1,119 @@
+"""Results of benchmarks are files, and the numbers of pages that come from them are those of today's files."""
+
+import importlib.util
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def loaded(path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def docs(monkeypatch):
+    return loaded(ROOT / "docs" / "results.py", monkeypatch)
+
+
+@pytest.fixture
+def every(monkeypatch):
+    return loaded(ROOT / "benchmarks" / "all.py", monkeypatch)
+
+
+def test_numbers_of_pages_are_those_of_the_results(docs):
+    found = 0
+    for page in docs.pages():
+        text = page.read_text(encoding="utf-8")
+        assert docs.current(text) == text, f"python docs/results.py brings {page.name} up to date"
+        found += len(docs.BOUND.findall(text))
+    assert found
+
+
+def test_numbers_are_written_in_their_format(docs):
+    content = {
+        "date": "2026-11-30",
+        "python": "3.13.0",
+        "figures": {"a/b": {"value": 0.98765, "se": 0.0123, "n": 1200}},
+    }
+    text = (
+        "<!--r a/b .2f-->9<!----> (<!--r a/b± .3f-->9<!---->) of <!--r a/b# ,d-->9<!---->; <!--r a/b p1-->9<!----> % "
+        "on <!--r @date s--><!---->, <!--r @python s-->2<!---->"
+    )
+    new = docs.current(text.replace(",d", "d"), lambda name: content)
+    assert re.sub("<!--.*?-->", "", new) == "0.99 (0.012) of 1200; 98.8 % on 2026-11-30, 3.13"
+    with pytest.raises(KeyError, match="c"):
+        docs.current("<!--r c .2f-->9<!---->", lambda name: content)
+
+
+def test_results_are_listed_and_complete(every):
+    files = {path.stem for path in every.results.FOLDER.glob("*.json")}
+    assert files and files <= set(every.RUNS)
+    for name in files:
+        content = every.results.read(name)
+        assert content["command"] == f"python benchmarks/{every.RUNS[name]}"
+        assert content["figures"] and content["seconds"] >= 0 and content["versions"]["iwbayes"]
+        assert f"benchmarks/{every.RUNS[name].split()[0]}" in content["code"]
+        assert any(path.startswith("iwbayes/") for path in content["code"])
+        assert "/root" not in json.dumps(content) and "shared/data" not in json.dumps(content)
+
+
+def test_a_digest_sees_code_and_no_comment(every, tmp_path):
+    texts = [
+        'def f(x):\n    """Add."""\n    return x + 1\n',
+        '# Why.\ndef f(x):\n    """Add one."""\n\n    return (x + 1)  # one\n',
+        "def f(x):\n    return x + 2\n",
+        'def f(x):\n    return x + 1\n\n\nNAME = "a"\n',
+    ]
+    digests = []
+    for index, text in enumerate(texts):
+        path = tmp_path / f"{index}.py"
+        path.write_text(text)
+        digests.append(every.results.digest_of(path))
+    assert digests[0] == digests[1] and len(set(digests)) == 3
+    assert every.results.digest_of(tmp_path / "none.py") == "gone"
+
+
+def test_a_result_is_stale_if_its_code_or_its_command_changed(every, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(every.results, "FOLDER", tmp_path)
+    monkeypatch.setattr(every, "RUNS", {"one": "one.py --n 3", "two": "two.py"})
+    content = {"command": "python benchmarks/one.py --n 3", "date": "2026-11-30", "seconds": 120, "figures": {}}
+    known = {path: every.results.digest_of(ROOT / path) for path in ("iwbayes/plots.py", "iwbayes/validation.py")}
+    for code, command, said in (
+        (known, "one.py --n 3", "fresh"),
+        (known | {"iwbayes/plots.py": "0"}, "one.py --n 3", "changed: plots"),
+        (known, "one.py --n 4", "another command line"),
+    ):
+        kept = content | {"code": code, "command": f"python benchmarks/{command}"}
+        (tmp_path / "one.json").write_text(json.dumps(kept))
+        assert every.main([]) == 0
+        out = capsys.readouterr().out
+        assert said in out and "never run" in out and "2 min" in out
+        assert every.main(["--stale"]) == 1
+        assert ("one " in capsys.readouterr().out) == (said != "fresh")
+
+
+def test_a_run_leaves_its_figures_and_the_code_that_it_loaded(every, monkeypatch, tmp_path):
+    results = every.results
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
+    line = results.line_of("napsu.py", ["--data", "/home/me/data", "--result", "x", "--jobs", "2", "--epsilon", "1"])
+    assert line == "napsu.py --data FOLDER --epsilon 1"
+    with results.record("x", line):
+        results.figure("a", 0.123456789, 0.5, 3)
+        results.figure("b", 4.0)
+        with pytest.raises(ValueError, match="twice"):
+            results.figure("a", 1.0)
+    content = results.read("x")
+    assert content["figures"] == {"a": {"value": 0.123457, "se": 0.5, "n": 3}, "b": {"value": 4}}
+    assert "benchmarks/napsu.py" in content["code"] and not results.changed(content)
+    with pytest.raises(ValueError, match="reported no figure"), results.record("y", line):
+        pass
+    assert not (tmp_path / "y.json").exists()
