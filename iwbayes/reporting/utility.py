@@ -22,7 +22,7 @@ from iwbayes.evidence.terms import feature_owners
 from iwbayes.release import Release
 from iwbayes.release.rehearsals import Rehearsals
 from iwbayes.release.weights import Weights
-from iwbayes.reporting.drawing import NotebookFigure, colour, label_axes, label_rows, legend_below, marker
+from iwbayes.reporting.drawing import BLUE, GREY, NotebookFigure, colour, label_axes, label_rows, legend_below
 from iwbayes.reporting.html import bullets, page, picture, table
 from iwbayes.schema import Binary, Categorical, Schema
 from iwbayes.tables import PrivateTable, SyntheticTable
@@ -223,7 +223,7 @@ def _margins(
             n = math.prod(sizes[j] for j in chosen)
             truth, again = (_shares(keys[0], w, n) for w in private[1:])
             distances = [0.5 * np.abs(_shares(keys[1], w, n) - truth).sum() for w in synthetic[1:]]
-            name = " x ".join(schema.names[j] for j in chosen)
+            name = " × ".join(schema.names[j] for j in chosen)
             rows[name] = (order, *distances, 0.5 * np.abs(again - truth).sum())
     return pd.DataFrame(rows, index=["order", "unweighted", "weighted", "by_chance"]).T.astype({"order": int})
 
@@ -360,8 +360,9 @@ def cells_of_table(frame: pd.DataFrame) -> tuple[tuple[str, ...], list[tuple[Any
 def _picture(single: pd.DataFrame) -> str:
     figure: Figure = NotebookFigure(figsize=(7, 1.2 + 0.28 * len(single)), layout="constrained")
     ax = figure.add_subplot()
-    for place, name in enumerate(("unweighted", "weighted", "by_chance")):
-        ax.plot(single[name], np.arange(len(single)), marker(place), color=colour(place), label=name.replace("_", " "))
+    for name, color, mark in (("by_chance", colour(2), "v"), ("unweighted", GREY, "|"), ("weighted", BLUE, "D")):
+        style: dict[str, Any] = {"color": color, "marker": mark, "markersize": 9 if mark == "|" else 6}
+        ax.plot(single[name], np.arange(len(single)), label=name.replace("_", " "), linestyle="none", **style)
     label_rows(ax, list(map(str, single.index)))
     ax.set_xlim(left=0)
     label_axes(ax, x="total variation distance from the private rows")

@@ -46,7 +46,7 @@ def test_margins_are_total_variation_distances(release, found):
             own = shares(rows, w, order)
             both = pd.concat([truth, own], axis=1).fillna(0)
             expected = 0.5 * (both.iloc[:, 0] - both.iloc[:, 1]).abs().sum()
-            assert found.margins.loc[" x ".join(order), column] == pytest.approx(expected)
+            assert found.margins.loc[" × ".join(order), column] == pytest.approx(expected)
     assert (found.margins["by_chance"] > 0).all() and set(found.margins["order"]) == {1, 2, 3}
 
 
