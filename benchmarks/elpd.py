@@ -26,6 +26,7 @@ import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 from dataclasses import replace  # noqa: E402
 from real_tables import DEVELOPMENT, RELATED, Population  # noqa: E402
+from results import table  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 from iwbayes.analyst import arviz_compat  # noqa: E402
@@ -100,7 +101,9 @@ def work(arguments: argparse.Namespace) -> None:
                 if arguments.output:
                     pd.DataFrame(found).to_csv(arguments.output, index=False)
     rows = pd.DataFrame(found)
-    print(rows.groupby(["population", "n", "epsilon"]).apply(summary, include_groups=False).T.round(2).to_string())
+    shown = rows.groupby(["population", "n", "epsilon"]).apply(summary, include_groups=False)
+    print(shown.T.round(2).to_string())
+    table(shown, n="releases")
 
 
 if __name__ == "__main__":

@@ -50,6 +50,7 @@ from data_sets import Data, adult, banknote, load, points  # noqa: E402 - in sha
 from near_tables import cells, total_variation  # noqa: E402
 from scipy.optimize import linear_sum_assignment  # noqa: E402
 from scipy.spatial.distance import cdist  # noqa: E402
+from results import figure  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
@@ -257,6 +258,9 @@ def summary(name: str, epsilon: float, runs: pd.DataFrame) -> list[str]:
     """One line of the table, and one more where runs failed."""
     good = runs.dropna(subset=["1-way"])
     error = good[list(MEASURES)].std() / math.sqrt(max(len(good), 1))
+    for m in MEASURES if len(good) else ():
+        key = f"{good['data'].iloc[0]}/{name}/{epsilon:g}/{m}".replace(" ", "-")
+        figure(key, good[m].mean(), error[m], len(good))
     cells = [f"{good[m].mean():>9.3f} ± {error[m]:5.3f}" for m in MEASURES] if len(good) else []
     lines = [f"{name:<22}{epsilon:>5g}{len(good):>6}" + "".join(cells)]
     if len(good) < len(runs):

@@ -24,6 +24,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place or ".").resolve() != HERE)]
 
 import command  # noqa: E402 - in shared
+from results import figure  # noqa: E402
 
 COMMAND = "import sys; sys.argv = ['iwbayes', *{}]; from iwbayes.cli import main; main()"
 PLAN = ["plan", "-s", "schema.toml", "--n", "4000", "--epsilon", "1", "--delta", "1e-6"]
@@ -102,6 +103,7 @@ def work(arguments: argparse.Namespace) -> None:
     print(f"| step | least of {arguments.runs}, s | target |\n| --- | --- | --- |")
     for name, own in found.items():
         target = ""
+        figure(name.replace(" ", "-"), own, n=arguments.runs)
         if name in TARGETS:
             most, beyond = TARGETS[name]
             extra = own - (found[beyond] if beyond else 0.0)

@@ -45,6 +45,7 @@ import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 from data_sets import adult  # noqa: E402 - in shared
 from near_tables import BINS, cells, total_variation  # noqa: E402
+from results import figure  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
@@ -209,6 +210,8 @@ def report(rows: pd.DataFrame) -> str:
             by["AIM less AIM of mbi"] = (by["AIM"] - by["AIM of mbi"]).dropna()
         for generator, runs in by.items():
             error = runs.std() / np.sqrt(len(runs))
+            for m in MEASURES:
+                figure(f"{name}/{n}/{epsilon:g}/{generator}/{m}".replace(" ", "-"), runs[m].mean(), error[m], len(runs))
             cells_of = (f"{runs[m].mean():>9.4f} ± {error[m]:6.4f}" for m in MEASURES)
             lines.append(f"  {generator:<22}" + "".join(cells_of))
     return "\n".join(lines)

@@ -23,6 +23,7 @@ sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place
 import command  # noqa: E402, I001 - in shared; before numpy
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
+from results import figure  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
@@ -75,6 +76,8 @@ def work(arguments: argparse.Namespace) -> None:
     sizes = (arguments.epsilon, arguments.delta, arguments.rows, arguments.steps)
     for name in arguments.case or CASES:
         seconds, own, peak = command.alone(measure, name, *sizes, here=arguments.here)
+        figure(f"{name}/seconds".replace(" ", "-"), seconds)
+        figure(f"{name}/gigabytes".replace(" ", "-"), peak)
         print(f"{name:<16}{seconds:>9.1f}{CASES[name][-1]:>9}{own:>10.2f}{peak:>10.2f}", flush=True)
 
 

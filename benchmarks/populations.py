@@ -34,6 +34,7 @@ import command  # noqa: E402, I001 - in shared; before numpy
 import pandas as pd  # noqa: E402
 from real_tables import CURVED, DEVELOPMENT, FINAL, HELD_OUT, LAST, RARE, RELATED, Population  # noqa: E402
 from replications import replicated  # noqa: E402
+from results import clustered_se, table  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
@@ -85,12 +86,18 @@ def study(
 def summary(rows: pd.DataFrame) -> pd.Series:
     """Shares and coverage of some coefficients."""
     good = rows["calibrated"].astype(bool)
+    releases = pd.Series(list(zip(rows["population"], rows["n"], rows["epsilon"], rows["replication"], strict=True)))
+    releases.index = rows.index
     return pd.Series({
         "coefficients": len(rows),
         "calibrated": good.mean(),
+        "calibrated_se": clustered_se(good, releases),
         "covered": rows["inside"][good].mean(),
+        "covered_se": clustered_se(rows["inside"][good], releases[good]),
+        "private_covered": rows["own_inside"][good].mean(),
         "length": rows["ratio"][good].median(),
         "others_covered": rows["inside"][~good].mean(),
+        "others_covered_se": clustered_se(rows["inside"][~good], releases[~good]),
         "others_length": rows["ratio"][~good].median(),
         "rmse": (rows["error"] ** 2).mean() ** 0.5,
     })  # fmt: skip
@@ -159,17 +166,21 @@ def work(arguments: argparse.Namespace) -> None:
             if arguments.output:
                 pd.concat(found, ignore_index=True).to_csv(arguments.output, index=False)
     rows = pd.concat(found, ignore_index=True)
-    print(
-        rows.groupby(["method", "generator", "n", "epsilon"]).apply(summary, include_groups=False).round(3).to_string()
-    )
-    print(rows.groupby(["method", "generator", "release"]).apply(summary, include_groups=False).round(3).to_string())
-    print(rows.groupby(["method", "generator", "population"]).apply(summary, include_groups=False).round(3).to_string())
-    print(rows.groupby(["method", "generator"]).apply(summary, include_groups=False).round(3).to_string())
+    for keys in (["release", "n", "epsilon"], ["release"], ["release", "population"], []):
+        shown = pd.DataFrame({key: summary(own) for key, own in rows.groupby(["method", "generator", *keys])}).T
+        shown.index.names = ["method", "generator", *keys]
+        print(shown.round(3).to_string())
+        if keys:
+            table(shown, n="coefficients")
     rare = {(population.name, name) for population in of_all for name in population.rare}
     some = rows[[pair in rare for pair in zip(rows["population"], rows["parameter"], strict=True)]]
     if len(some):
         print("coefficients that a rare cell informs")
-        print(some.groupby(["method", "release"]).apply(summary, include_groups=False).round(3).to_string())
+        for what, part in (("rare", some), ("not-rare", rows.drop(some.index))):
+            shown = pd.DataFrame({key: summary(own) for key, own in part.groupby(["method", "release"])}).T
+            shown.index.names = ["method", "release"]
+            print(f"{what}\n{shown.round(3).to_string()}")
+            table(shown, what, n="coefficients")
 
 
 if __name__ == "__main__":

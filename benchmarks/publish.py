@@ -25,6 +25,7 @@ sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place
 import command  # noqa: E402, I001 - in shared; before numpy
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
+from results import figure  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
@@ -105,6 +106,8 @@ def work(arguments: argparse.Namespace) -> None:
     release = iw.publish(private, epsilon=1.0, delta=min(1e-6, 0.1 / arguments.rows), **how)
     seconds = time.perf_counter() - start
     gigabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    figure("seconds", seconds)
+    figure("gigabytes", gigabytes)
     print(f"publish {arguments.rows} x {len(SCHEMA)} -> {arguments.synthetic} rows: {release.weights!r}")
     print(f"{'':<10}{'measured':>10}{'target':>10}")
     print(f"{'seconds':<10}{seconds:>10.1f}{10 if arguments.response else 20:>10}")

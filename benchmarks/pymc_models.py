@@ -30,6 +30,7 @@ import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 import pymc as pm  # noqa: E402
 import pytensor.tensor as pt  # noqa: E402
+from results import figure, table  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 from iwbayes.analyst import arviz_compat  # noqa: E402
@@ -327,7 +328,14 @@ def work(arguments: argparse.Namespace) -> None:
         if arguments.output:
             pd.concat(found, ignore_index=True).to_csv(arguments.output, index=False)
     rows = pd.concat(found, ignore_index=True)
-    print(rows.groupby(["method", "model"]).apply(summary, include_groups=False).round(3).to_string())
+    shown = rows.groupby(["method", "model"]).apply(summary, include_groups=False)
+    print(shown.round(3).to_string())
+    table(shown, n="parameters")
+    for method, own in rows.groupby("method"):
+        good = own[own["calibrated"]]
+        for name, count in (("calibrated", len(good)), ("covered", good["inside"].sum())):
+            figure(f"{method}/{name}", count, n=len(own))
+        figure(f"{method}/own_covered", own["own_inside"].sum(), n=len(own))
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place
 import command  # noqa: E402, I001 - in shared; before numpy
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
+from results import figure  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
@@ -96,6 +97,11 @@ def work(arguments: argparse.Namespace) -> None:
         )
         for method in fits:
             for what, own in rows[rows["method"] == method].groupby(rows["parameter"] == RARE):
+                case = f"{kind}/{method}/{'rare' if what else 'others'}"
+                figure(f"{case}/covers", own["covers"].sum(), n=len(own))
+                figure(f"{case}/calibrated", own["good"].sum(), n=len(own))
+                figure(f"{case}/calibrated-covers", own["covers"][own["good"]].sum(), n=len(own))
+                figure(f"{case}/length", own["length"].median(), n=len(own))
                 print(
                     f"{kind} by {method}, {'rare level' if what else 'others':<10}: covers {own['covers'].sum()} of "
                     f"{len(own)}; calibrated {own['good'].sum()}, of which {own['covers'][own['good']].sum()} cover; "

@@ -26,6 +26,7 @@ import command  # noqa: E402, I001 - in shared; before numpy
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 import pymc as pm  # noqa: E402
+from results import figure  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
@@ -102,6 +103,9 @@ def work(arguments: argparse.Namespace) -> None:
         else:
             iw.fit(FORMULA, release, rehearsals=rehearsals, random_seed=1, log_likelihood=False)
         done = time.perf_counter()
+        figure(f"{n}/made-seconds", made - start)
+        figure(f"{n}/seconds", done - start)
+        figure(f"{n}/megabytes", peak())
         print(
             f"{n} rehearsals: made in {made - start:.1f} s, fitted in {done - made:.1f} s, both {done - start:.1f} s, "
             f"peak memory {peak():.0f} MB",

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import resource
 import sys
 import time
@@ -44,6 +45,7 @@ sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place
 import command  # noqa: E402, I001 - in shared; before numpy
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
+from results import figure  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
@@ -398,6 +400,8 @@ def work(arguments: argparse.Namespace) -> None:
     print(f"{'what':<66}{'measured':>12}{'target':>10}{'verdict':>9}")
     for part in arguments.parts:
         for line in PARTS[part](arguments):
+            if re.fullmatch(r"[\d.]+x?", line.measured):
+                figure(re.sub(r"[ ,]+", "-", line.what), float(line.measured.rstrip("x")))
             print(line, flush=True)
 
 

@@ -28,6 +28,7 @@ from dataclasses import replace  # noqa: E402
 from real_tables import CURVED, Population  # noqa: E402
 from replications import replicated  # noqa: E402
 from scipy.optimize import brentq  # noqa: E402
+from results import clustered_se, table  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 from iwbayes.evidence import FeatureMap  # noqa: E402
@@ -98,10 +99,12 @@ def study(population: Population, direction: str, epsilon: float, given: argpars
 def summary(rows: pd.DataFrame) -> pd.Series:
     """Shares and coverage of some coefficients."""
     good = rows["calibrated"].astype(bool)
+    releases = pd.Series(list(zip(rows["population"], rows["epsilon"], rows["replication"], strict=True)), rows.index)
     return pd.Series({
         "coefficients": len(rows),
         "calibrated": good.mean(),
         "covered": rows["inside"][good].mean(),
+        "covered_se": clustered_se(rows["inside"][good], releases[good]),
         "private_covered": rows["own_inside"][good].mean(),
         "others_covered": rows["inside"][~good].mean(),
     })  # fmt: skip
@@ -132,7 +135,9 @@ def work(given: argparse.Namespace) -> None:
                 if given.output:
                     pd.concat(found, ignore_index=True).to_csv(given.output, index=False)
     rows = pd.concat(found, ignore_index=True)
-    print(rows.groupby(["method", "direction"]).apply(summary, include_groups=False).round(3).to_string())
+    shown = rows.groupby(["method", "direction"]).apply(summary, include_groups=False)
+    print(shown.round(3).to_string())
+    table(shown, n="coefficients")
 
 
 if __name__ == "__main__":

@@ -43,9 +43,38 @@ def figure(key: str, value: float, se: float | None = None, n: int | None = None
     _figures[key] = {name: _plain(part) for name, part in given.items() if part is not None}
 
 
+def table(frame: Any, prefix: str = "", *, n: str | None = None) -> None:
+    """Report every number of a data frame, by the names of row and column; ``x_se`` is the error of column ``x``.
+
+    ``n`` names the column with the number of cases.
+    """
+    for row in frame.reset_index().to_dict("records"):
+        index = [row.pop(name) for name in (frame.index.names if frame.index.names[0] else ["index"])]
+        labels = [f"{part:g}" if isinstance(part, float) else str(part) for part in index]
+        for name, value in row.items():
+            if isinstance(value, str) or name == n or str(name).endswith("_se"):
+                continue
+            key = "/".join((*([prefix] if prefix else []), *labels, str(name))).replace(" ", "-")
+            figure(key, value, row.get(f"{name}_se"), None if n is None else int(row[n]))
+
+
+def clustered_se(values: Any, clusters: Any) -> float:
+    """Return the standard error of a mean whose values depend on each other within clusters; NaN of one cluster."""
+    totals: dict[Any, float] = {}
+    numbers = [float(value) for value in values]
+    mean = sum(numbers) / len(numbers) if numbers else math.nan
+    for value, cluster in zip(numbers, clusters, strict=True):
+        totals[cluster] = totals.get(cluster, 0.0) + value - mean
+    if len(totals) < 2:
+        return math.nan
+    spread = sum(total**2 for total in totals.values()) * len(totals) / (len(totals) - 1)
+    return math.sqrt(spread) / len(numbers)
+
+
 def _plain(value: float) -> float | int | None:
-    number = int(value) if float(value).is_integer() and abs(value) < 2**53 else float(f"{float(value):.6g}")
-    return number if math.isfinite(number) else None
+    if not math.isfinite(value):
+        return None
+    return int(value) if float(value).is_integer() else float(f"{float(value):.6g}")
 
 
 def clear() -> None:
