@@ -26,10 +26,53 @@ import results  # noqa: E402
 
 #: Command lines of the results, by name; FOLDER stands for the folder with public data sets.
 RUNS = {
+    # intervals
+    "coverage": "coverage.py --full",
+    "held-out-rehearsed": "populations.py --held-out --rehearsals 20 --releases default --replications 5 "
+    "--settings 1000:3,5000:1,5000:3,1000:1",
+    "held-out": "populations.py --held-out --releases named --replications 6 --settings 5000:1,2000:1",
+    "final": "populations.py --final --releases named --replications 6 --settings 5000:3,5000:1,2000:1,1000:1",
+    "final-default": "populations.py --final --releases default --replications 6 --settings 5000:1,1000:1",
+    "final-rehearsed": "populations.py --final --releases named --rehearsals 20 --replications 6 --settings 5000:3",
+    "last-default": "populations.py --last --rehearsals 12 --settings 5000:1,5000:3 --releases default",
+    "last": "populations.py --last --rehearsals 12 --settings 5000:1,5000:3 --releases named",
+    "curved-default": "populations.py --curved --rehearsals 12 --settings 5000:1,5000:3 --releases default",
+    "curved": "populations.py --curved --rehearsals 12 --settings 5000:1,5000:3 --releases named "
+    "--populations earnings8,incomes,vocabulary,wages88,smokers,docvisits",
+    "related": "populations.py --related --replications 6 --settings 5000:1,2000:1 --releases named",
+    "related-default": "populations.py --related --replications 10 --settings 5000:1,5000:3 --releases default",
+    "rare-default": "populations.py --rare --rehearsals 12 --replications 4 --settings 1000:1,1000:3,5000:1 "
+    "--releases default",
+    "rare": "populations.py --rare --replications 6 --settings 5000:1,1000:3 --releases named",
+    "wrong-rows": "wrong_rows.py --replications 3",
+    "replicates": "replicates.py --replications 6",
+    "pymc-models": "pymc_models.py",
+    "hierarchies": "hierarchies.py",
+    "rare-levels": "rare_levels.py --rehearsals 20",
+    "elpd": "elpd.py",
+    "demo": "demo.py",
     "napsu": "napsu.py --methods calibrated --replications 100",
     "napsu-adult": "napsu.py --adult --data FOLDER --replications 100",
+    # rows
+    "marginals": "marginals.py --data FOLDER",
+    "generators": "generators.py",
+    # the paper
+    "paper-toy": "paper/toy.py",
+    "paper-tables": "paper/tables.py --data FOLDER",
+    "paper-regressions": "paper/regressions.py --data FOLDER",
+    "paper-log-weights": "paper/log_weights.py --data FOLDER",
+    "paper-privacy-split": "paper/privacy_split.py --data FOLDER",
+    "paper-compute-times": "paper/compute_times.py --data FOLDER",
+    "paper-discoveries": "paper/discoveries.py",
+    "paper-queries": "paper/queries.py --data FOLDER",
+    "paper-contributions": "paper/contributions.py",
+    # costs and times
     "ledger-rules": "ledger_rules.py",
-    "replicates": "replicates.py --replications 6",
+    "publish": "publish.py",
+    "speed": "speed.py",
+    "rehearsals": "rehearsals.py",
+    "neural": "neural.py",
+    "imports": "imports.py",
 }
 #: What is shown of the files that have changed.
 _NAMED = 3

@@ -37,6 +37,7 @@ import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 from cells import Cell, Truth, draw_cells  # noqa: E402
 from methods import AsPrinted, InTables, combine_tables, fit_release, silent_part  # noqa: E402
+from results import figure  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
@@ -289,6 +290,9 @@ def report(rows: pd.DataFrame) -> str:
     for method, group in rows[rows["cell"].isin(inside)].groupby("method", sort=False):
         group = group.drop_duplicates("cell")
         share = group["coverage"]
+        for name, value in (("median", share.median()), ("smallest", share.min()), ("largest", share.max())):
+            figure(f"inside/{method}/{name}".replace(" ", "-"), value, n=len(group))
+        figure(f"inside/{method}/length".replace(" ", "-"), group["length_ratio"].median(), n=len(group))
         lines.append(
             f"| {method} | {len(group)} | {percent(share.median())} | {percent(share.min())} | {percent(share.max())} "
             f"| {share.between(*LIMITS[0.9]).mean():.0%} | {percent(group['coverage_50'].median())} | "

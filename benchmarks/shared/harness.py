@@ -21,6 +21,7 @@ import command  # noqa: I001 - before numpy
 import numpy as np
 import pandas as pd
 from data_sets import Data, load
+from results import table
 
 import iwbayes as iw
 from iwbayes.curator.privacy.accounting import price
@@ -337,7 +338,18 @@ def collect(
     rows = pd.concat(parts, ignore_index=True)
     order = {job: place for place, job in enumerate(jobs)}
     indices = pd.Series([order.get(key, -1) for key in rows[list(keys)].itertuples(index=False, name=None)])
-    return rows.loc[indices[indices >= 0].sort_values(kind="stable").index].reset_index(drop=True)
+    found = rows.loc[indices[indices >= 0].sort_values(kind="stable").index].reset_index(drop=True)
+    report_means(found, keys)
+    return found
+
+
+def report_means(rows: pd.DataFrame, keys: Sequence[str]) -> None:
+    """Report mean and standard error over seeds of every number, by the other parts of a job and by words in a row."""
+    words = [name for name in rows if rows[name].dtype.kind not in "fiub"]
+    by = [name for name in dict.fromkeys((*keys, *words)) if name != "seed"]
+    numbers = [name for name in rows if name not in by and name != "seed"]
+    groups = rows.astype({name: float for name in numbers}).groupby(by, sort=False)[numbers]
+    table(groups.mean().join(groups.sem().add_suffix("_se")).join(groups.size().rename("runs")), n="runs")
 
 
 def cell(values: pd.Series) -> str:

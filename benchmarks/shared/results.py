@@ -88,7 +88,7 @@ def line_of(script: str, arguments: Sequence[str]) -> str:
     for argument in arguments:
         if skipped:
             skipped = False
-        elif argument in ("--result", "--jobs", "--folder"):
+        elif argument in ("--result", "--jobs", "--folder", "--output", "--csv"):
             skipped = True
         else:
             kept.append(argument)
