@@ -63,7 +63,7 @@ def test_results_are_listed_and_complete(every):
         assert content["figures"] and content["seconds"] >= 0 and content["versions"]["iwbayes"]
         assert f"benchmarks/{every.RUNS[name].split()[0]}" in content["code"]
         assert any(path.startswith("iwbayes/") for path in content["code"])
-        assert "/root" not in json.dumps(content) and "shared/data" not in json.dumps(content)
+        assert not re.search(r"/root|/home|\.\./", json.dumps(content))  # no path of a machine
 
 
 def test_a_digest_sees_code_and_no_comment(every, tmp_path):
