@@ -28,6 +28,7 @@ from iwbayes.paper.output_noise import OutputNoiseWeights
 from iwbayes.paper.pate.pate import PATEGAN
 from iwbayes.paper.queries import PrivateLogisticRegression
 from iwbayes.paper.variance_test import FiniteVarianceTest, finite_variance_test
+from iwbayes.paper.without_privacy import run_without_privacy
 
 __all__ = [
     "CGAN",
@@ -47,4 +48,5 @@ __all__ = [
     "PrivateLogisticRegression",
     "beta_calibrate",
     "finite_variance_test",
+    "run_without_privacy",
 ]
