@@ -115,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def work(settings: argparse.Namespace) -> None:
     """Run the seeds that are missing and print the table."""
     jobs = [(settings.users, seed) for seed in range(settings.seeds)]
-    rows = harness.collect(run, ("users", "seed"), jobs, settings)
+    rows = harness.collect(run, ("users", "seed"), jobs, settings, by=("epsilon",))
     harness.finish(settings, report(rows))
     draw(rows, settings)
 

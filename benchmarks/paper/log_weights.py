@@ -1,8 +1,8 @@
 """Table 2 of the poster of Ghalebikesabi et al.: error of the log weights of BetaNoised and of BetaDebiased.
 
-    python benchmarks/paper/log_weights.py --data FOLDER --output FOLDER    # 50 seeds, the second part 10
+    python benchmarks/paper/log_weights.py --data FOLDER --output FOLDER    # 50 seeds, the second and third part 10
 
-Log weights are normalised to mean one. There are two parts:
+Log weights are normalised to mean one, unless it says "not normalised". There are four parts:
 
 - Known ratio: synthetic rows are uniform on the cube [-1/2, 1/2]**d, private rows are tilted by exp(b.x), |b| = 2:
   N = 1000, M = 5000, epsilon = 1, delta = 1e-6. The error is that against the true log ratio, and so holds shrinkage by
@@ -10,6 +10,13 @@ Log weights are normalised to mean one. There are two parts:
 - Table 1's data: 80 % of Banknote and of Breast as private rows and rows of PrivBayes at a tenth of epsilon = 1; the
   weights have nine tenths. The true ratio is unknown: the error is that against LogReg, the regression without noise on
   the same rows at the same lambda, and so holds noise alone. Both methods of a seed have the same noise.
+- The poster's data sets and generators at lambda = .1, beside its printed errors: 80 % as private rows; GAN and CGAN
+  have no privacy, so that the weights have all of epsilon = 1; DPCGAN has a tenth. The error is that against LogReg,
+  normalised and not: the factor of a debiased weight is nearly the same for all rows, so normalising removes it.
+- Propositions 1 and 2 and equation 13: the mean of exp(b.x) h(x) over synthetic rows, not normalised, over many draws
+  of the noise, with N = 200 private rows, so that the noise matters. The mean of the noised estimate is too large by
+  E exp(zeta.x). That of the debiased one is the estimate without noise, and its variance follows from the factors of
+  sums of two rows.
 
 "true eps" is what the events cost at their delta, with the generator's where there is one. Where the noise is so wide
 that a debiasing factor does not exist, or that a provider refuses for another reason, there is no error; such runs are
@@ -36,6 +43,7 @@ import pandas as pd  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 from iwbayes.curator.privacy.accounting import price  # noqa: E402
+from iwbayes.curator.protocols import PublicFacts  # noqa: E402
 
 #: Private rows, and synthetic ones for each.
 N, PER_ROW = 1000, 5
@@ -46,6 +54,17 @@ KNOWN, PAPER = "known ratio", "Table 1 data"
 CUBES = {"d = 4": 4, "d = 10": 10}
 DATA, PAPER_LAMBDAS, PAPER_SEEDS = ("Banknote", "Breast"), (0.01, 0.1, 1.0), 10
 POSTER = ("BetaNoised", "BetaDebiased")
+#: Errors of the poster's Table 2, noised and debiased, by generator and data set.
+PRINTED = {
+    ("CGAN", "Breast"): (1.4833, 0.0775), ("CGAN", "Banknote"): (0.0420, 0.0413), ("CGAN", "Iris"): (8.7522, 3.46),
+    ("GAN", "Boston"): (8.2081, 1.4406), ("DPCGAN", "Breast"): (0.0582, 0.0445),
+    ("DPCGAN", "Banknote"): (0.0420, 0.0413), ("DPCGAN", "Iris"): (0.7834, 1.2300),
+}  # fmt: skip
+OF_PROPOSITIONS = ("without noise", "noised", "noised, expected", "debiased", "variance", "variance, eq. 13")
+COLUMNS = ("l2", "mse", "mse not normalised", "factor", "true eps", "seconds", "refusal")
+AS_PRINTED, PROPOSITIONS = "the poster", "propositions"
+#: Private rows so few that the noise matters, and draws of the noise.
+FEW_ROWS, NOISE_DRAWS = 200, 100_000
 HAVE_LAMBDA = ("LogReg", "Beta", "logistic", "output", "tilt on logistic")
 
 
@@ -108,8 +127,7 @@ def neural(seed: int, steps: int | None) -> dict[str, Callable[[float], Any]]:
 
 def log_weights(weights: iw.Weights) -> np.ndarray:
     """Log weights of mean one, shape (row,)."""
-    found = weights.log_weights[0]
-    return found - np.logaddexp.reduce(found) + math.log(len(found))
+    return harness.centred(weights.log_weights[0])
 
 
 def measure(
@@ -161,13 +179,71 @@ def against_logreg(name: str, seed: int, folder: str, most: int | None) -> list[
     return found
 
 
+def as_printed(name: str, seed: int, folder: str, most: int | None, steps: int | None) -> list[dict[str, Any]]:
+    """Errors of the poster's methods against the regression without noise, on rows of a generator of the poster."""
+    generator, data = name.split(" on ")
+    rows = harness.split(data, folder, seed, most)
+    made = harness.Methods(rows, generator, seed, EPSILON, steps=steps).outcomes(("LogReg", *POSTER))
+    logs = {outcome.method: outcome.release.weights.log_weights[0] for outcome in made}
+    truth, found = logs["LogReg"], []
+    for method in POSTER:
+        own = logs.get(method)  # absent if the factor does not exist
+        kinds = {"mse": harness.centred, "mse not normalised": np.asarray}
+        errors = {
+            kind: math.nan if own is None else float(np.mean((f(own) - f(truth)) ** 2)) for kind, f in kinds.items()
+        }
+        factor = math.nan if own is None or method == "BetaNoised" else float(np.exp(logs["BetaNoised"] - own).mean())
+        found.append(
+            {
+                "provider": method,
+                "l2": 0.1,
+                "factor": factor,
+                "refusal": "" if own is not None else "no factor",
+                **errors,
+            }
+        )
+    return found
+
+
+def propositions(d: int, seed: int, n: int) -> list[dict[str, Any]]:
+    """Estimates of E h(x) over the private rows, not normalised: their means and variances over the noise."""
+    problem = Problem(d, seed, n)
+    provider = iw.paper.METHODS["BetaDebiased"](l2=0.1)
+    facts = PublicFacts(problem.schema, n, PER_ROW * n)
+    noise = provider.noise_distribution(facts, epsilon=EPSILON)
+    exact = iw.paper.METHODS["LogReg"](l2=0.1).fit_ratio(
+        problem.private, problem.synthetic, iw.Ledger(math.inf, DELTA), epsilon=EPSILON, delta=0.0
+    )
+    x = np.column_stack([problem.synthetic.frame.to_numpy(), np.ones(PER_ROW * n)])
+    terms = np.exp(exact.log_ratio(problem.synthetic)) * (x[:, 0] < 0)  # h: the first column is below its middle
+    found: dict[str, Any] = {"provider": "estimate", "l2": 0.1, "refusal": "", "without noise": terms.mean()}
+    if noise.existence(2 * x).max() >= 1:  # a debiased weight has no variance
+        return [found | dict.fromkeys(OF_PROPOSITIONS[1:], math.nan) | {"refusal": "no variance"}]
+    factor = 1 / noise.debias_factor(x)
+    zeta = np.random.default_rng([seed, 1]).laplace(0, noise.scale, (NOISE_DRAWS, d + 1))
+    noised, debiased = (
+        np.concatenate([np.exp(part @ x.T) @ own for part in np.array_split(zeta, 40)]) / len(x)
+        for own in (terms, terms / factor)
+    )
+    # covariances of the weights of two rows, exactly
+    pairs = 1 / noise.debias_factor((x[:, None] + x[None]).reshape(-1, d + 1)).reshape(len(x), -1)
+    variance = float(terms @ (pairs / np.outer(factor, factor) - 1) @ terms) / len(x) ** 2
+    values = (noised.mean(), (terms * factor).mean(), debiased.mean(), debiased.var(), variance)
+    return [found | dict(zip(OF_PROPOSITIONS[1:], values, strict=True))]
+
+
 def run(part: str, data: str, seed: int, folder: str, most: int | None, steps: int | None) -> list[dict[str, Any]]:
     """All errors of one seed on one problem or data set."""
     if part == KNOWN:
         found = known_ratio(CUBES[data], seed, most or N, steps)
+    elif part == AS_PRINTED:
+        found = as_printed(data, seed, folder, most, steps)
+    elif part == PROPOSITIONS:
+        found = propositions(CUBES[data], seed, FEW_ROWS)
     else:
         found = against_logreg(data, seed, folder, most)
-    return [{"part": part, "data": data, "seed": seed, **each} for each in found]
+    nothing = dict.fromkeys(("provider", *COLUMNS, *OF_PROPOSITIONS), math.nan)  # the same columns in each row
+    return [{"part": part, "data": data, "seed": seed, **nothing, **each} for each in found]
 
 
 def medians(rows: pd.DataFrame) -> pd.DataFrame:
@@ -186,7 +262,7 @@ def known_report(rows: pd.DataFrame, n: int) -> str:
     """Tables of all providers where the ratio is known, and whether the targets are reached."""
     text = ""
     for data, d in CUBES.items():
-        own = rows[rows["data"] == data]
+        own = rows[(rows["part"] == KNOWN) & (rows["data"] == data)]
         table = medians(own)
         lines = [[name, *("-" if math.isnan(x) else f"{x:.4g}" for x in each)] for name, *each in table.itertuples()]
         text += f"### Known ratio, {data}\n\nN = {n}, M = {PER_ROW * n}, epsilon = {EPSILON:g}, delta = {DELTA:g}, "
@@ -213,15 +289,42 @@ def poster_report(rows: pd.DataFrame) -> str:
     """Table of the poster's two methods in both parts."""
     lines = []
     for data in (*CUBES, *DATA):
-        part = rows[(rows["data"] == data) & rows["provider"].isin(POSTER)]
+        part = rows[rows["part"].isin((KNOWN, PAPER)) & (rows["data"] == data) & rows["provider"].isin(POSTER)]
         for l2, own in part.groupby("l2"):
             cells = (error_cell(own.loc[own["provider"] == method, "mse"]) for method in POSTER)
             lines.append([own["part"].iloc[0], data, f"{l2:g}", *cells, f"{own['true eps'].mean():.3f}"])
     text = f"### {' and '.join(POSTER)}\n\n"
     text += "Mean squared error of the log weights ± standard error over seeds: against the true ratio in the first "
     text += "part, against LogReg at the same lambda in the second.\n\n"
-    text += harness.markdown(("part", "data", "lambda", *POSTER, "true eps"), lines)
-    return f"{text}\nThe poster's values are not at hand: nothing here is compared with them.\n"
+    return text + harness.markdown(("part", "data", "lambda", *POSTER, "true eps"), lines)
+
+
+def printed_report(rows: pd.DataFrame) -> str:
+    """Table of the poster's data sets and generators, beside its printed errors."""
+    lines = []
+    for (generator, data), printed in PRINTED.items():
+        own = rows[(rows["part"] == AS_PRINTED) & (rows["data"] == f"{generator} on {data}")]
+        cells = []
+        for method, value in zip(POSTER, printed, strict=True):
+            part = own[own["provider"] == method]
+            cells += [f"{value:g}", error_cell(part["mse not normalised"]), error_cell(part["mse"])]
+        lines.append([generator, data, *cells, error_cell(own.loc[own["provider"] == "BetaDebiased", "factor"])])
+    head = [f"{method}{kind}" for method in POSTER for kind in (", printed", ", not normalised", ", normalised")]
+    text = (
+        "\n### The poster's Table 2\n\nMean squared error of the log weights against LogReg, lambda .1, epsilon 1.\n\n"
+    )
+    return text + harness.markdown(("generator", "data", *head, "mean E exp(zeta.x)"), lines)
+
+
+def propositions_report(rows: pd.DataFrame) -> str:
+    """Table of Propositions 1 and 2 and equation 13."""
+    lines = []
+    for data in CUBES:
+        own = rows[(rows["part"] == PROPOSITIONS) & (rows["data"] == data)]
+        lines.append([data, *(error_cell(own[kind]) for kind in OF_PROPOSITIONS)])
+    text = "\n### Propositions 1 and 2, equation 13\n\n"
+    text += f"N = {FEW_ROWS}; draws of the noise for each seed: {NOISE_DRAWS:,}.\n\n"
+    return text + harness.markdown(("problem", *OF_PROPOSITIONS), lines) + "\n"
 
 
 def refusals(rows: pd.DataFrame) -> str:
@@ -235,7 +338,7 @@ def draw(rows: pd.DataFrame, settings: Any) -> None:
     figure, axes = harness.panels(1, 2, 5.6, 4.6)
     for axis, names, truth in zip(axes[0], (CUBES, DATA), ("the true ratio", "LogReg"), strict=True):
         for dash, data in zip(("-", "--"), names, strict=True):
-            own = rows[rows["data"] == data]
+            own = rows[(rows["part"] != PROPOSITIONS) & (rows["data"] == data)]
             # the two nearly coincide: the one below is drawn wider
             for color, width, method in zip(("C0", "C1"), (5.0, 1.5), POSTER, strict=True):
                 errors = own[own["provider"] == method].groupby("l2")["mse"]
@@ -261,10 +364,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def work(settings: argparse.Namespace) -> None:
     """Run the seeds that are missing and print the tables."""
     jobs = [(KNOWN, data, seed) for seed in range(settings.seeds) for data in CUBES]
-    jobs += [(PAPER, data, seed) for seed in range(min(settings.seeds, PAPER_SEEDS)) for data in DATA]
+    few = range(min(settings.seeds, PAPER_SEEDS))
+    jobs += [(PAPER, data, seed) for seed in few for data in DATA]
+    names = [f"{generator} on {data}" for generator, data in PRINTED if harness.installed([generator])]
+    jobs += [(AS_PRINTED, name, seed) for seed in few for name in names]
+    jobs += [(PROPOSITIONS, data, seed) for seed in few for data in CUBES]
     known = {"folder": str(settings.data), "most": settings.rows, "steps": settings.steps}
-    rows = harness.collect(run, ("part", "data", "seed"), jobs, settings, **known)
-    harness.finish(settings, known_report(rows, settings.rows or N) + poster_report(rows) + refusals(rows))
+    rows = harness.collect(run, ("part", "data", "seed"), jobs, settings, by=("l2",), **known)
+    text = known_report(rows, settings.rows or N) + poster_report(rows)
+    text += printed_report(rows) + propositions_report(rows) + refusals(rows[rows["part"].isin((KNOWN, PAPER))])
+    harness.finish(settings, text)
     draw(rows, settings)
 
 

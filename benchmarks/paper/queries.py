@@ -236,7 +236,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def work(settings: argparse.Namespace) -> None:
     """Run the seeds that are missing and print the table."""
     source = {"folder": str(settings.data), "most": settings.rows}
-    rows = harness.collect(run, ("seed",), [(seed,) for seed in range(settings.seeds)], settings, **source)
+    jobs = [(seed,) for seed in range(settings.seeds)]
+    rows = harness.collect(run, ("seed",), jobs, settings, by=("l2", "questions"), **source)
     incomes = load(**source)[TARGET]
     majority = float(incomes.value_counts(normalize=True).max())
     harness.finish(settings, report(rows, majority, len(incomes)))

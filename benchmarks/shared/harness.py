@@ -296,7 +296,7 @@ def _quietly(run: Callable[..., list[dict[str, Any]]], *job: Any, **known: Any) 
 
 def collect(
     run: Callable[..., list[dict[str, Any]]], keys: Sequence[str], jobs: Sequence[tuple], settings: argparse.Namespace,
-    **known: Any,
+    by: Sequence[str] = (), **known: Any,
 ) -> pd.DataFrame:  # fmt: skip
     """Run what ``OUTPUT/NAME.csv`` does not hold, in a few processes, and append it there.
 
@@ -309,6 +309,8 @@ def collect(
     jobs : sequence of tuple
     settings : argparse.Namespace
         Of `options`.
+    by : sequence of str
+        More columns of numbers that distinguish the figures of a result.
     **known
         What all jobs are given.
 
@@ -339,17 +341,23 @@ def collect(
     order = {job: place for place, job in enumerate(jobs)}
     indices = pd.Series([order.get(key, -1) for key in rows[list(keys)].itertuples(index=False, name=None)])
     found = rows.loc[indices[indices >= 0].sort_values(kind="stable").index].reset_index(drop=True)
-    report_means(found, keys)
+    report_means(found, (*keys, *by))
     return found
 
 
 def report_means(rows: pd.DataFrame, keys: Sequence[str]) -> None:
     """Report mean and standard error over seeds of every number, by the other parts of a job and by words in a row."""
+    rows = rows.drop(columns=["refusal"], errors="ignore")
     words = [name for name in rows if rows[name].dtype.kind not in "fiub"]
     by = [name for name in dict.fromkeys((*keys, *words)) if name != "seed"]
     numbers = [name for name in rows if name not in by and name != "seed"]
-    groups = rows.astype({name: float for name in numbers}).groupby(by, sort=False)[numbers]
+    groups = rows.astype({name: float for name in numbers}).groupby(by, sort=False, dropna=False)[numbers]
     table(groups.mean().join(groups.sem().add_suffix("_se")).join(groups.size().rename("runs")), n="runs")
+
+
+def centred(log_weights: np.ndarray) -> np.ndarray:
+    """Log weights (row,) of mean one."""
+    return np.asarray(log_weights - np.logaddexp.reduce(log_weights) + math.log(len(log_weights)))
 
 
 def cell(values: pd.Series) -> str:
