@@ -5,7 +5,8 @@ A page has such a number between comments, with the name of the result, the key 
     <!--ledger-rules default-of-10-columns/1/gdp .3f-->3.526<!---->
 
 A format is one of Python, or ``p1`` for percent without the sign, with one digit. ``KEY±`` is the standard error and
-``KEY#`` the number of cases; ``@date`` and ``@python`` say when and with which Python a result was measured.
+``KEY#`` the number of cases; ``@date`` and ``@python`` say when and with which Python a result was measured. A whole
+report stands between ``<!--report NAME-->`` and ``<!--end of report-->``.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ sys.path.insert(0, str(ROOT / "benchmarks" / "shared"))
 
 import results  # noqa: E402
 
+REPORT = re.compile(r"<!--report ([a-z][\w-]*)-->\n.*?<!--end of report-->", re.DOTALL)
 BOUND = re.compile(r"<!--([a-z][\w-]*) (\S+) ([\w.]+)-->(.*?)<!---->", re.DOTALL)
 
 
@@ -46,7 +48,11 @@ def current(text: str, read: Callable[[str], dict[str, Any]] = results.read) -> 
         name, key, form, _ = found.groups()
         return f"<!--{name} {key} {form}-->{number(read(name), key, form)}<!---->"
 
-    return BOUND.sub(bound, text)
+    def reported(found: re.Match[str]) -> str:
+        name = found.group(1)
+        return f"<!--report {name}-->\n\n{read(name)['report'].strip()}\n\n<!--end of report-->"
+
+    return REPORT.sub(reported, BOUND.sub(bound, text))
 
 
 if __name__ == "__main__":

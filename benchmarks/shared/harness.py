@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import command  # noqa: I001 - before numpy
 import numpy as np
 import pandas as pd
+import results
 from data_sets import Data, load
 from results import table
 
@@ -376,6 +377,7 @@ def finish(settings: argparse.Namespace, text: str) -> None:
     if "steps" in settings and not find_spec("torch"):
         text += "\ntorch is not installed: no MLP, no DP-MLP and no GAN.\n"
     (settings.output / f"{settings.name}.md").write_text(text)
+    results.report(text)
     print(text)
 
 

@@ -33,6 +33,7 @@ _MODULES = "IWBAYES_BENCHMARK_MODULES"
 _PACKAGES = ("numpy", "scipy", "pandas", "pymc", "arviz", "iwbayes")
 
 _figures: dict[str, dict[str, Any]] = {}
+_reports: list[str] = []
 
 
 def figure(key: str, value: float, se: float | None = None, n: int | None = None) -> None:
@@ -78,8 +79,14 @@ def _plain(value: float) -> float | int | None:
 
 
 def clear() -> None:
-    """Forget all figures."""
+    """Forget all figures and reports."""
     _figures.clear()
+    _reports.clear()
+
+
+def report(text: str) -> None:
+    """Keep a report in Markdown, for pages that show it whole."""
+    _reports.append(text)
 
 
 def line_of(script: str, arguments: Sequence[str]) -> str:
@@ -119,6 +126,7 @@ def record(name: str, line: str) -> Iterator[None]:
         "python": platform.python_version(),
         "versions": {package: version(package) for package in _PACKAGES},
         "figures": dict(_figures),
+        **({"report": "\n".join(_reports)} if _reports else {}),
         "code": {path: digest_of(ROOT / path) for path in sorted({*loaded, f"benchmarks/{line.split()[0]}"})},
     }
     FOLDER.mkdir(exist_ok=True)

@@ -50,6 +50,8 @@ def test_numbers_are_written_in_their_format(docs):
     )
     new = docs.current(text.replace(",d", "d"), lambda name: content)
     assert re.sub("<!--.*?-->", "", new) == "0.99 (0.012) of 1200; 98.8 % on 2026-11-30, 3.13"
+    whole = docs.current("a\n<!--report r-->\nold\n<!--end of report-->\nb", lambda name: {"report": "| new |\n"})
+    assert whole == "a\n<!--report r-->\n\n| new |\n\n<!--end of report-->\nb"
     with pytest.raises(KeyError, match="c"):
         docs.current("<!--r c .2f-->9<!---->", lambda name: content)
 
@@ -109,10 +111,12 @@ def test_a_run_leaves_its_figures_and_the_code_that_it_loaded(every, monkeypatch
     with results.record("x", line):
         results.figure("a", 0.123456789, 0.5, 3)
         results.figure("b", 4.0)
+        results.report("| table |")
         with pytest.raises(ValueError, match="twice"):
             results.figure("a", 1.0)
     content = results.read("x")
     assert content["figures"] == {"a": {"value": 0.123457, "se": 0.5, "n": 3}, "b": {"value": 4}}
+    assert content["report"] == "| table |"
     assert "benchmarks/napsu.py" in content["code"] and not results.changed(content)
     with pytest.raises(ValueError, match="reported no figure"), results.record("y", line):
         pass
