@@ -143,12 +143,11 @@ def adult_studies(arguments: argparse.Namespace) -> None:
     truth = adult_truth(table)
     print(f"{'epsilon':>7}{'coverage':>16}{'worst':>7}{'width':>7}{'warned':>8}{'unwarned':>12}{'failed':>8}  theirs")
     for epsilon, widest in chosen(ADULT_PUBLISHED, arguments).items():
-        named: dict[str, Any] = {"for_models": [ADULT_FORMULA]}
-        if arguments.products:
-            named = {"weights": weights_for(ADULT_FORMULA, arguments)}
+        named: dict[str, Any] = {} if arguments.products else {"for_models": [ADULT_FORMULA]}
+        weights = weights_for(ADULT_FORMULA, arguments) if arguments.products else None
         path = arguments.folder and arguments.folder / f"adult-{epsilon:g}.jsonl"
         study = iw.validation.coverage_study(
-            partial(fixed_rows, folder=arguments.data),
+            partial(fixed_rows, folder=arguments.data), weights=weights,
             fit={"calibrated": partial(fit_adult, n_rehearsals=arguments.rehearsals)}, truth=truth, levels=(LEVEL,),
             reference=fit_adult, publish={"epsilon": epsilon, "delta": len(table) ** -2.0, **named},
             n_replications=arguments.replications or 100, n_jobs=arguments.jobs, random_seed=arguments.seed, path=path,

@@ -1,6 +1,7 @@
 """Scores as features: a row's scores depend on this row alone, and no row moves their mean by more than the bound."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -230,6 +231,8 @@ def test_raw_scores_have_names_and_are_linear_in_the_features(name):
     known, raw = features.of_rows(table), found(table.frame)
     assert len(set(known.names)) == len(known.names) == raw.shape[1] and known.names[0].startswith("Intercept")
     np.testing.assert_allclose(known.values[:, :-1] @ known.back, raw - raw.mean(axis=0), atol=1e-6 * np.abs(raw).max())
+    nameless = replace(features, scores=(lambda frame: frame,))
+    assert nameless.names == tuple(str(number) for number in range(1, raw.shape[1] + 1))
     both = ScoreMap.whitened([found, found], table, np.full(N, 1 / N))
     assert both.names == tuple(f"{name} (model {number})" for number in (1, 2) for name in known.names)
 

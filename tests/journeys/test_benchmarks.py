@@ -10,7 +10,8 @@ import pytest
 from scipy.optimize import linear_sum_assignment
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-SCRIPTS = sorted((*BENCHMARKS.glob("*.py"), *BENCHMARKS.glob("paper/*.py")))
+#: `all.py` runs the others; test_results.py has its tests.
+SCRIPTS = sorted({*BENCHMARKS.glob("*.py"), *BENCHMARKS.glob("paper/*.py")} - {BENCHMARKS / "all.py"})
 #: They train networks, as nearly all of the paper's do, or are left to the Python that has less to do.
 FIRST_PYTHON = (
     *(script.stem for script in SCRIPTS if script.parent.name == "paper"),
