@@ -217,7 +217,7 @@ class ScoreMap(BoundedFeatures):
         for number, score in enumerate(self.scores, start=1):
             which = f" (model {number})" if several and not isinstance(score, ColumnScores) else ""
             found += [f"{name}{which}" for name in getattr(score, "names", ())]
-        # names are for readers only: if they are not those of the scores, these are numbered, as the release is paid for
+        # names are only for readers: if they do not fit, scores are numbered, because the release is paid for
         return tuple(found) if len(found) == len(self.center) else tuple(map(str, range(1, len(self.center) + 1)))
 
     def of_columns(self, schema: Schema) -> tuple[FeatureMap, Array] | None:
