@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import log_expit, logsumexp
 
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.privacy.mechanisms import VECTOR_MECHANISMS
-from iwbayes.curator.protocols import LogRatio, PublicFacts, RatioProvider
+from iwbayes.curator.protocols import LogRatio, PublicFacts, RatioProvider, needs_generator
 from iwbayes.curator.weight_providers.provider import OpenFit
 from iwbayes.paper.beta_calibration import BetaCalibration
 from iwbayes.paper.logistic_loss import Reach, check_penalty, gradient_reach, minimise, sensitivity
@@ -66,11 +66,12 @@ class BetaCalibratedWeights(RatioLearner[BetaCalibratedRatio]):
     Parameters
     ----------
     base : RatioProvider
-        Weight provider that learns a log ratio, for example `LogisticWeights`. The log ratio of a row must depend on
-        this row only, not on other rows of its table. If the ledger has not registered the base's log ratio, the ledger
-        notes that it comes from outside.
+        Weight provider that learns a log ratio, for example `LogisticWeights` or `DiscriminatorWeights`. The log ratio
+        of a row must depend on this row only, not on other rows of its table. If the ledger has not registered the
+        base's log ratio, the ledger notes that it comes from outside.
     share : float, default 0.3
-        Share of epsilon for the calibration, in (0, 1). Delta is shared in the same way if both parts need it.
+        Share of epsilon for the calibration, in (0, 1). Delta is shared in the same way if both parts need it. A base
+        that costs nothing leaves the whole budget to the calibration.
     l2 : float, optional
         Ridge penalty, above 0, on the difference of the scaled slopes (a L, b L) from those of the identity map. L is
         the clipping limit. None (the default) chooses a penalty, at least 1e-4, from public quantities: the noise in
@@ -142,9 +143,18 @@ class BetaCalibratedWeights(RatioLearner[BetaCalibratedRatio]):
         """Whether `fit` accepts delta 0, because base and calibration are pure epsilon."""
         return self.base.pure and super().pure
 
+    @property
+    def needs_generator(self) -> bool:
+        """Whether the base waits for a fitted generator, as `DiscriminatorWeights()` does."""
+        return needs_generator(self.base)
+
+    def with_generator(self, fitted: LogRatio) -> BetaCalibratedWeights:
+        """Return the weight provider with a base that has this fitted generator, if it needs one."""
+        return replace(self, base=self.base.with_generator(fitted)) if self.needs_generator else self  # type: ignore[attr-defined]
+
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
         """Return the events that `fit` will charge to the ledger: the base's, then the calibration's."""
-        base, own = self._budgets(epsilon, delta)
+        base, own = self._budgets(facts, epsilon, delta)
         return (*self.base.events(facts, **base), self._event(own["epsilon"], own["delta"]))
 
     def _weigh(self, fit: OpenFit) -> Weights:
@@ -153,7 +163,7 @@ class BetaCalibratedWeights(RatioLearner[BetaCalibratedRatio]):
 
     def _learn(self, fit: OpenFit) -> BetaCalibratedRatio:
         private, synthetic, facts, ledger = fit.private, fit.synthetic, fit.facts, fit.pay()
-        base_budget, own = self._budgets(fit.epsilon, fit.delta)
+        base_budget, own = self._budgets(facts, fit.epsilon, fit.delta)
         base = self.base.fit_ratio(private, synthetic, ledger, **base_budget)
         at_synthetic = _cut(base, synthetic, self.limit)
         limit = float(np.clip(np.abs(at_synthetic).max(), min(LEAST_LIMIT, self.limit), self.limit))
@@ -172,9 +182,15 @@ class BetaCalibratedWeights(RatioLearner[BetaCalibratedRatio]):
             ledger.note("The log ratio comes from outside, and its privacy cost was not declared.")
         return ratio
 
-    def _budgets(self, epsilon: float, delta: float) -> tuple[dict[str, float], dict[str, float]]:
-        """Split the budget between base and calibration. A part that is pure epsilon gets no delta."""
+    def _budgets(self, facts: PublicFacts, epsilon: float, delta: float) -> tuple[dict[str, float], dict[str, float]]:
+        """Split the budget between base and calibration. A part that is pure epsilon gets no delta.
+
+        A base that costs nothing, such as a discriminator, leaves all of it to the calibration.
+        """
         epsilon, delta = check_budget(epsilon, delta)
+        if not self.base.events(facts, epsilon=epsilon, delta=0.0 if self.base.pure else delta):
+            own = delta if self.mechanism == "gaussian" else 0.0
+            return {"epsilon": epsilon, "delta": 0.0}, {"epsilon": epsilon, "delta": own}
         noisy = self.mechanism == "gaussian"
         share = self.share if noisy and not self.base.pure else float(noisy)
         return (

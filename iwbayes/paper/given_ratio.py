@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.protocols import LogRatio
 from iwbayes.curator.weight_providers.provider import FreeProvider, OpenFit
 from iwbayes.release.weights import Weights
-from iwbayes.tables import SyntheticTable
+from iwbayes.tables import PrivateTable, SyntheticTable
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,14 @@ class DiscriminatorWeights(FreeProvider):
                 "the ledger contains no training of exactly this discriminator, so its weights are not free. Fit the "
                 "GAN with this ledger and do not change its parameters, or use another weight provider."
             )
+
+    def fit_ratio(
+        self, private: PrivateTable, synthetic: SyntheticTable, ledger: Ledger, *, epsilon: float, delta: float = 0.0
+    ) -> LogRatio:
+        """Return the discriminator's log ratio, at no cost; see `RatioProvider`."""
+        self._open(private, synthetic, ledger, epsilon, delta).pay()
+        assert self.gan is not None  # noqa: S101 - checked by `_before`
+        return self.gan
 
     def _weigh(self, fit: OpenFit) -> Weights:
         assert self.gan is not None  # noqa: S101 - checked by `_before`

@@ -22,6 +22,7 @@ from iwbayes.curator.privacy.noise import SeededNoise
 from iwbayes.curator.protocols import LogRatio, PublicFacts, RatioProvider, WeightProvider
 from iwbayes.paper.beta_calibration import BetaCalibration, beta_calibrate, fit_beta_calibration
 from iwbayes.paper.beta_weights import LEAST_L2, NOISE_TARGET, BetaCalibratedWeights, _features
+from iwbayes.paper.given_ratio import DiscriminatorWeights
 from iwbayes.paper.logistic_loss import minimise
 from iwbayes.release.statement import Event
 from iwbayes.release.weights import Weights
@@ -441,7 +442,8 @@ def test_it_charges_what_it_declares(base, own, mechanism):
     events = provider.events(PublicFacts.of(private, synthetic, ledger), epsilon=1.0, delta=delta)
     weights = provider.fit(private, synthetic, ledger, epsilon=1.0, delta=delta)
     assert ledger.events == events and len(events) == own + 1
-    assert (events[-1].mechanism, events[-1].epsilon) == (mechanism, 0.25)
+    # a base that costs nothing leaves the whole budget to the calibration
+    assert (events[-1].mechanism, events[-1].epsilon) == (mechanism, 0.25 if own else 1.0)
     assert [event.epsilon for event in events[:-1]] == [0.75] * own
     # delta goes where one is needed, and nowhere else
     expected = {
@@ -454,6 +456,42 @@ def test_it_charges_what_it_declares(base, own, mechanism):
     assert [event.delta for event in events][-len(parts) :] == pytest.approx(parts, rel=1e-12)
     assert weights.method == f"BetaCalibratedWeights({type(base).__name__}, {mechanism})"
     assert weights.measurement is None and weights.steps == ()
+
+
+def test_a_discriminator_is_calibrated_with_the_whole_budget():
+    private, synthetic = tables(2000, 2000)
+    provider = BetaCalibratedWeights(DiscriminatorWeights(), l2=1e-3)
+    assert provider.needs_generator and not BetaCalibratedWeights(KnownBase()).needs_generator
+    bold = Line(4.0)  # the truth is 1
+    known = provider.with_generator(bold)
+    assert not known.needs_generator and known.base == DiscriminatorWeights(bold)
+    assert known.with_generator(Line(9.0)) is known
+    with pytest.raises(ValueError, match="no training of exactly this discriminator"):
+        known.fit(private, synthetic, seeded(), epsilon=1.0, delta=1e-6)
+    with pytest.raises(ValueError, match="has no discriminator"):
+        provider.fit(private, synthetic, seeded(), epsilon=1.0, delta=1e-6)
+    ledger = seeded()
+    ledger._register(bold.fingerprint())
+    ratio = known.fit_ratio(private, synthetic, ledger, epsilon=1.0, delta=1e-6)
+    [event] = ledger.events
+    assert event.epsilon == 1.0 and event.label == "BetaCalibratedWeights" and ledger.holds(ratio.fingerprint())
+    truth = Line().log_ratio(synthetic)
+    errors = [np.mean((one.log_ratio(synthetic) - truth) ** 2) for one in (bold, ratio)]
+    assert errors[1] < errors[0] / 4
+    with pytest.raises(ValueError, match="needs the generator's discriminator"):
+        iw.publish(private, epsilon=1.0, delta=1e-6, weights=provider, progressbar=False)
+
+
+def test_publish_calibrates_the_discriminator_of_its_generator():
+    pytest.importorskip("torch")
+    private, _ = tables(300, 1)
+    small = {"steps": 10, "batch_size": 32, "generator_hidden": (8,), "discriminator_hidden": (8,), "random_seed": 1}
+    release = iw.publish(
+        private, epsilon=2.0, delta=1e-6, generator=iw.paper.DPGAN(progressbar=False, **small), n_synthetic=200,
+        weights=BetaCalibratedWeights(DiscriminatorWeights()), noise=SeededNoise(1), progressbar=False,
+    )  # fmt: skip
+    assert release.weights.method == "BetaCalibratedWeights(DiscriminatorWeights, gaussian)"
+    assert release.statement.epsilon <= 2.0 and release.weights.psis().ess > 1
 
 
 @pytest.mark.parametrize("share", [0.1, 1 / 3, 0.7, 0.9])
@@ -624,7 +662,7 @@ def test_a_null_row_needs_less_noise():
         noise = SilentNoise()
         ratio = provider.fit_ratio(private, synthetic, Ledger(1.0, 0.0, adjacency, noise=noise), epsilon=1.0)
         scales.append(noise.calls[0][1])
-    own = 0.3  # of epsilon, by default
+    own = 1.0  # of epsilon, since the base costs nothing
     assert scales[0] == pytest.approx(math.sqrt(2) / 60 / 0.5 / own, rel=1e-9)
     assert scales[1] == pytest.approx(np.linalg.norm(_features(np.array([ratio.limit]), ratio.limit)) / 30 / own)
     assert scales[1] < 0.98 * scales[0]
@@ -684,7 +722,7 @@ def test_a_base_without_a_ratio_is_refused_by_its_name_only():
 def test_messages_hold_no_private_value():
     private, synthetic = table(np.array([4.123456, 1.0, 2.0])), tables(1, 20)[1]
     short = KnownBase(Line(values=lambda x: x[:2] if len(x) == 3 else x))
-    ledger = seeded()
+    ledger = seeded(3.0)
     with pytest.raises(ValueError, match=r"one number per row, shape \(row,\)") as caught:
         BetaCalibratedWeights(short).fit(private, synthetic, ledger, epsilon=1, delta=1e-6)
     assert "4.12" not in str(caught.value) and ledger.events  # it was charged before private rows were read
