@@ -368,3 +368,6 @@ plant("paper/beta_weights.py", "BetaCalibratedWeights: registers what rests on u
 plant("paper/given_ratio.py", "DiscriminatorWeights: networks that no ledger holds",
        "if not fit.ledger.holds(self.gan.fingerprint()):", "if False:",
        "paper/test_gan.py::test_the_discriminator_weights_are_free_under_the_same_ledger_and_no_other")
+plant("paper/given_ratio.py", "DiscriminatorWeights: a ratio that the ledger does not know is calibrated",
+      "self._open(private, synthetic, ledger, epsilon, delta).pay()", "pass",
+      "paper/test_beta_calibration.py::test_a_discriminator_is_calibrated_with_the_whole_budget")
