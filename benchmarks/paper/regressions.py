@@ -11,10 +11,12 @@ and budgets are those of ``tables.py``. Where the rows have no privacy the weigh
 Every posterior is that of `iwbayes.fit` with its default priors. The paper's methods and "tilt" are the weighted
 posterior as it is, those of "iwbayes" are calibrated. "private rows" is the posterior from the private rows themselves.
 
-- score: mean over the posterior's draws of the area under the ROC curve on the other 20 % of the rows (Iris: of each
-  species against the others, averaged); TGF-beta: of the mean square error, the response in standard deviations, and
-  then the median over seeds. Where no regression can be fitted (all rows alike in a column, or all weight on a few)
-  the area counts as .5 and the error as 1.
+- integrated: area under the ROC curve of the predictive distribution, integrated over the posterior, on the other 20 %
+  of the rows (Iris: of each species against the others, averaged), as the paper scores; TGF-beta: mean square error of
+  its mean, the response in standard deviations, and then the median over seeds.
+- score: the same for each draw of the posterior, averaged over the draws. A wider posterior has a lower mean score.
+  Where no regression can be fitted (all rows alike in a column, or all weight on a few) the area counts as .5 and the
+  error as 1.
 - covers: share of coefficients whose 90 % interval holds the private rows' posterior mean.
 - warned: share of fits of "iwbayes" that say they are not calibrated.
 
@@ -99,8 +101,8 @@ class Regression:
         posterior = arviz_compat.group(idata, "posterior")
         return {name: v for name, v in posterior.items() if name not in ("sigma", NOT_CALIBRATED)}
 
-    def score(self, idata: Any) -> float:
-        """Mean over draws of how well the test rows are predicted."""
+    def scores(self, idata: Any) -> tuple[float, float]:
+        """How well the test rows are predicted: mean over draws, and by the mean over draws."""
         from sklearn.metrics import roc_auc_score
 
         found = arviz_compat.group(iw.predictions(idata, self._rows.test), "posterior")[self._response]
@@ -108,16 +110,17 @@ class Regression:
         truth = self._rows.test[self._response]
         if self._family == "gaussian":
             y = truth.to_numpy(float)
-            return float(np.mean((draws - y) ** 2) / y.var())
+            return tuple(float(np.mean((p - y) ** 2) / y.var()) for p in (draws, draws.mean(axis=0)))  # type: ignore[return-value]
         if self._family == "bernoulli":
             y = self._rows.data.schema[self._response].codes(truth)
-            return float(np.mean([roc_auc_score(y, p) for p in draws]))
+            return float(np.mean([roc_auc_score(y, p) for p in draws])), float(roc_auc_score(y, draws.mean(axis=0)))
         occurring = list(found[f"{self._response}_dim"].to_numpy())
         every = self._rows.data.schema[self._response].levels
         p = np.zeros((*draws.shape[:2], len(every)))  # a level that no synthetic row has gets no probability
         p[..., [every.index(level) for level in occurring]] = draws
         y = np.array([every.index(level) for level in truth])
-        return float(np.mean([roc_auc_score(y, each, multi_class="ovr", labels=range(len(every))) for each in p]))
+        areas = [roc_auc_score(y, each, multi_class="ovr", labels=range(len(every))) for each in (*p, p.mean(axis=0))]
+        return float(np.mean(areas[:-1])), float(areas[-1])
 
     def covers(self, idata: Any) -> float:
         """Share of coefficients whose interval holds the private rows' posterior mean; a missing one does not."""
@@ -139,12 +142,14 @@ def run(
     lines = []
 
     def keep(method: str, idata: Any, cost: float) -> None:
-        score, covers, calibrated = 1.0 if name == "TGF-beta" else 0.5, 0.0, False
+        worst = 1.0 if name == "TGF-beta" else 0.5
+        score, integrated, covers, calibrated = worst, worst, 0.0, False
         if idata is not None:
-            score, covers = regression.score(idata), regression.covers(idata)
+            (score, integrated), covers = regression.scores(idata), regression.covers(idata)
             calibrated = method in OURS and arviz_compat.group(idata, "calibration").attrs["verdict"] == "calibrated"
         lines.append({"data": name, "generator": generator, "epsilon": epsilon, "seed": seed, "method": method,
-                      "score": score, "covers": covers, "refused": float(idata is None), "true eps": cost,
+                      "score": score, "integrated": integrated, "covers": covers,
+                      "refused": float(idata is None), "true eps": cost,
                       "warned": float(not calibrated) if method in OURS else math.nan})  # fmt: skip
 
     for found in harness.Methods(rows, generator, seed, epsilon, steps=steps).outcomes():
@@ -162,7 +167,8 @@ def report(rows: pd.DataFrame) -> str:
         score = "median MSE" if numeric else "AUC"
         epsilons = sorted(own["epsilon"].unique())
         head = ("generator", "method", *(f"{what}, epsilon {e:g}" for e in epsilons
-                                         for what in (score, "covers", "warned", "true eps")))  # fmt: skip
+                                         for what in (f"{score}, integrated", f"{score}, mean", "covers", "warned",
+                                                      "true eps")))  # fmt: skip
         lines = []
         for generator in DATA_SETS[str(name)][1]:
             for method in (*METHODS, REFERENCE):
@@ -173,8 +179,9 @@ def report(rows: pd.DataFrame) -> str:
                 for epsilon in epsilons:
                     each = part[part["epsilon"] == epsilon]
                     warned = f"{each['warned'].mean():.0%}" if method in OURS else "-"
-                    value = f"{each['score'].median():.3g}" if numeric else harness.cell(each["score"])
-                    cells += [value, f"{each['covers'].mean():.0%}", warned,
+                    both = [each[kind] for kind in ("integrated", "score")]
+                    cells += [f"{values.median():.3g}" if numeric else harness.cell(values) for values in both]
+                    cells += [f"{each['covers'].mean():.0%}", warned,
                               f"{each['true eps'].mean():.2f}"]  # fmt: skip
                 lines.append(cells)
         refused = own[own["refused"] > 0].groupby(["generator", "method", "epsilon"], sort=False)["refused"].sum()
@@ -192,13 +199,13 @@ def draw(rows: pd.DataFrame, settings: Any) -> None:
     for row, name in zip(axes, names, strict=True):
         for axis, generator in zip(row, DATA_SETS[name][1], strict=True):
             own = rows[(rows["data"] == name) & (rows["generator"] == generator)]
-            own = own.assign(score=own["score"].clip(upper=MOST))
+            own = own.assign(score=own["integrated"].clip(upper=MOST))
             parts = {f"epsilon {epsilon:g}": own[own["epsilon"] == epsilon] for epsilon in EPSILONS}
             harness.dots(axis, parts, "score", shown, names=axis is row[0])
             measured = f"MSE, {MOST:g} at most" if name == "TGF-beta" else "AUC"
             axis.set_title(f"{name}, {generator}: {measured}", fontsize=10)
     axes[0, 0].legend(fontsize=8)
-    figure.suptitle("Posterior mean of the score on test rows; mean and standard error over seeds", fontsize=11)
+    figure.suptitle("Score of the integrated predictive distribution; mean and standard error over seeds", fontsize=11)
     harness.save(figure, settings)
 
 
