@@ -74,11 +74,9 @@ def plot_ppc(checks: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     ax.plot(mean, rows, "|", color=GREY, markersize=9, label="mean of the replicates")
     ax.errorbar(observed, rows, xerr=bars, fmt="D", color=BLUE, markersize=5, label="observed, with a 90 % interval")
     label_rows(ax, names)
-    beyond = ""
-    if np.abs(observed).max() > 2 * _LINEAR:
-        linear_then_log(ax, _LINEAR)
-        beyond = f"; logarithmic beyond {_LINEAR}, the dotted lines"
-    label_axes(ax, x=f"distance from the replicates\n(1: half the length of their interval, the grey band{beyond})")
+    beyond = linear_then_log(ax, np.abs(observed).max(), _LINEAR)
+    band = "1: half the length of their interval, the grey band" + (f"; {beyond}" if beyond else "")
+    label_axes(ax, x=f"distance from the replicates\n({band})")
     legend_below(ax)
     return ax
 

@@ -125,14 +125,20 @@ def log_axis(ax: Axes) -> None:
     ax.xaxis.set_minor_formatter("")
 
 
-def linear_then_log(ax: Axes, linear: float) -> None:
-    """Make the axis linear up to a number on both sides and logarithmic beyond, with dotted lines at the changes."""
+def linear_then_log(ax: Axes, furthest: float, linear: float) -> str:
+    """Make the axis logarithmic beyond a number on both sides if the furthest point is twice as far.
+
+    Dotted lines mark the changes. Returns the words for the axis's label, which are empty if the axis stays linear.
+    """
+    if not furthest > 2 * linear:  # so NaN leaves the axis as it is
+        return ""
     ax.set_xscale("symlog", linthresh=linear, linscale=1.5)
     sizes = [*range(1, int(linear) + 1), *(mantissa * 10**power for power in range(1, 7) for mantissa in (1, 3))]
     ax.xaxis.set_major_locator(FixedLocator(sorted({0, *sizes, *(-size for size in sizes)})))
     ax.xaxis.set_major_formatter("{x:g}")
     for side in (-1, 1):
         ax.axvline(side * linear, color=LIGHT_GREY, linewidth=0.8, linestyle=":", zorder=0)
+    return f"logarithmic beyond {linear}, the dotted lines"
 
 
 def axes_or_new(ax: Axes | None, width: float, height: float) -> Axes:

@@ -187,12 +187,10 @@ def _differences(table: pd.DataFrame, shown: list[str], reference: str, ax: Axes
     ax.axvspan(-1, 1, color="0.93", zorder=-1)
     draw_forest(ax, table, shown)
     values = table.loc[table["method"].isin(shown), list(BOUNDS)].to_numpy(dtype=np.float64)
-    beyond = ""
     ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-    if float(np.nanmax(np.abs(values), initial=1.0)) > 2 * _LINEAR:
-        linear_then_log(ax, _LINEAR)
-        beyond = f"; logarithmic beyond {_LINEAR}, the dotted lines"
-    label_axes(ax, x=f"difference from {reference}\n(1: half the length of its interval, the grey band{beyond})")
+    beyond = linear_then_log(ax, float(np.nanmax(np.abs(values), initial=1.0)), _LINEAR)
+    band = "1: half the length of its interval, the grey band" + (f"; {beyond}" if beyond else "")
+    label_axes(ax, x=f"difference from {reference}\n({band})")
     _verdict([ax], table[table["method"].isin(shown)], shown, None)
     return ax
 

@@ -282,11 +282,10 @@ def plot_rehearsals(idata: arviz_compat.ArvizObject, *, ax: Axes | None = None) 
         ax.plot(own, np.full(len(own), row - 0.15), "o", color=GREY, markersize=3, alpha=0.6, linestyle="none")
     ax.plot([], [], "o", color=GREY, markersize=3, linestyle="none", label=f"errors of {n} rehearsals")
     ax.axvline(0, color=LIGHT_GREY, linewidth=0.8, zorder=0)
-    beyond = ""
-    if max(np.nanmax(np.abs(points)), np.nanmax(half)) > 2 * _LINEAR:
-        linear_then_log(ax, _LINEAR)
-        beyond = f"\n(logarithmic beyond {_LINEAR}, the dotted lines)"
+    beyond = linear_then_log(ax, max(np.nanmax(np.abs(points)), np.nanmax(half)), _LINEAR)
     label_rows(ax, names)
-    label_axes(ax, x=f"error of a rehearsal, in standard deviations by the formula{beyond}")
+    label_axes(
+        ax, x="error of a rehearsal, in standard deviations by the formula" + (f"\n({beyond})" if beyond else "")
+    )
     legend_below(ax)
     return ax

@@ -130,7 +130,7 @@ def _warnings(release: Release, checks: pd.DataFrame) -> list[str]:
     of_parameters: dict[tuple[str, str, str], list[str]] = {}
     for name, row in bad.iterrows():
         check, bracket, parameter = str(name).partition("[")
-        value, limit = (number(part) if isinstance(part, float) else str(part) for part in row[["value", "threshold"]])
+        value, limit = _value_and_limit(row)
         if bracket:
             said = parameter[:-1] if check == "calibration" else f"{parameter[:-1]} ({value})"
             of_parameters.setdefault((check, limit, str(row["what_to_do"])), []).append(said)
@@ -154,10 +154,16 @@ def _warnings(release: Release, checks: pd.DataFrame) -> list[str]:
             continue  # said above
         if named_in(overall, str(name)):
             continue  # among the reasons of the calibration
-        value, limit = (number(part) if isinstance(part, float) else str(part) for part in row[["value", "threshold"]])
+        value, limit = _value_and_limit(row)
         against = f" (limit {limit})" if limit else ""
         found.append(f"{name} {value}{against}: {row['what_to_do']}".removesuffix(": "))
     return found
+
+
+def _value_and_limit(row: pd.Series) -> tuple[str, str]:
+    """Value and threshold of a row of ``diagnose``, as readers see them."""
+    value, limit = (number(part) if isinstance(part, float) else str(part) for part in row[["value", "threshold"]])
+    return value, limit
 
 
 def _listed(names: list[str]) -> str:
@@ -273,7 +279,7 @@ def _measures(checks: pd.DataFrame) -> str:
         check, bracket, parameter = str(name).partition("[")
         if not bracket:
             continue
-        value, limit = (number(part) if isinstance(part, float) else str(part) for part in row[["value", "threshold"]])
+        value, limit = _value_and_limit(row)
         limits[check] = check if check == "calibration" else f"{check} (limit {limit})"
         fails = row["verdict"] == "fail" and check != "calibration"
         cells.setdefault(parameter[:-1], {})[check] = f"{value}, fails" if fails else value
