@@ -27,7 +27,8 @@ import results  # noqa: E402
 #: Command lines of the results, by name; FOLDER stands for the folder with public data sets.
 RUNS = {
     # intervals
-    "coverage": "coverage.py --full",
+    "coverage": "coverage.py --full --replications 100",
+    "coverage-rehearsals": "coverage.py --full --replications 200 --cells 24 --only rehearsals",
     "held-out-rehearsed": "populations.py --held-out --rehearsals 20 --releases default --replications 5 "
     "--settings 1000:3,5000:1,5000:3,1000:1",
     "held-out": "populations.py --held-out --releases named --replications 6 --settings 5000:1,2000:1",
@@ -48,14 +49,18 @@ RUNS = {
     "replicates": "replicates.py --replications 6",
     "pymc-models": "pymc_models.py",
     "hierarchies": "hierarchies.py",
+    "hierarchies-rehearsed": "hierarchies.py --replications 40 --rehearsals 20",
     "rare-levels": "rare_levels.py --rehearsals 20",
     "elpd": "elpd.py",
     "demo": "demo.py",
     "napsu": "napsu.py --methods calibrated --replications 100",
     "napsu-adult": "napsu.py --adult --data FOLDER --replications 100",
     # rows
-    "marginals": "marginals.py --data FOLDER",
-    "generators": "generators.py",
+    "marginals": "marginals.py --data FOLDER --tables adult-7 churn wives --seeds 3",
+    "marginals-14": "marginals.py --data FOLDER --tables adult-14 --seeds 2 --epsilon 0.3 1 "
+    "--generators 'real rows' BayesNet AIM MST 'MST of mbi'",
+    "generators": "generators.py --data FOLDER",
+    "mixture": "mixture.py --data FOLDER",
     # the paper
     "paper-toy": "paper/toy.py",
     "paper-tables": "paper/tables.py --data FOLDER",
@@ -66,11 +71,16 @@ RUNS = {
     "paper-discoveries": "paper/discoveries.py",
     "paper-queries": "paper/queries.py --data FOLDER",
     "paper-contributions": "paper/contributions.py",
+    "paper-mnist": "paper/mnist.py --data FOLDER --seeds 5",
     # costs and times
     "ledger-rules": "ledger_rules.py",
     "publish": "publish.py",
+    "publish-for-model": "publish.py --response hospital",
+    "publish-20m": "publish.py --rows 20000000 --files --dask",
+    "publish-100m": "publish.py --rows 100000000 --files --dask",
     "speed": "speed.py",
     "rehearsals": "rehearsals.py",
+    "rehearsals-pymc": "rehearsals.py --pymc --rehearsals 20",
     "neural": "neural.py",
     "imports": "imports.py",
 }

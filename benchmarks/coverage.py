@@ -291,8 +291,8 @@ def report(rows: pd.DataFrame) -> str:
         group = group.drop_duplicates("cell")
         share = group["coverage"]
         for name, value in (("median", share.median()), ("smallest", share.min()), ("largest", share.max())):
-            figure(f"inside/{method}/{name}".replace(" ", "-"), value, n=len(group))
-        figure(f"inside/{method}/length".replace(" ", "-"), group["length_ratio"].median(), n=len(group))
+            figure(f"inside/{method}/{name}", value, n=len(group))
+        figure(f"inside/{method}/length", group["length_ratio"].median(), n=len(group))
         lines.append(
             f"| {method} | {len(group)} | {percent(share.median())} | {percent(share.min())} | {percent(share.max())} "
             f"| {share.between(*LIMITS[0.9]).mean():.0%} | {percent(group['coverage_50'].median())} | "

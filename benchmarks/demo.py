@@ -18,7 +18,7 @@ sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place
 
 import command  # noqa: E402, I001 - in shared; before numpy
 import pandas as pd  # noqa: E402
-from results import clustered_se, figure  # noqa: E402
+from results import clustered_se, table  # noqa: E402
 
 from iwbayes.demo import CALIBRATED, N_SYNTHETIC, PRIVATE, run_demo  # noqa: E402
 
@@ -49,8 +49,15 @@ def work(arguments: argparse.Namespace) -> int:
     print("\nmedian length of the interval over the private one\n")
     print(pd.concat(widths).groupby("model").median().T.map("{:.2f}".format).to_string())
     seeds = [seed for seed, one in enumerate(contained) for _ in range(len(one))]
-    for name, share in together.mean().items():
-        figure(f"{str(name).replace(' ', '-')}/contained", share, clustered_se(together[name], seeds), len(together))
+    shown = pd.DataFrame(
+        {
+            "coefficients": len(together),
+            "contained": together.mean(),
+            "contained_se": {name: clustered_se(together[name], seeds) for name in together},
+            "length": pd.concat(widths).median(),
+        }
+    ).rename_axis("intervals")
+    table(shown.loc[list(together)], n="coefficients", shown={"coefficients": "d", "contained": "p1", "length": ".2f"})
     reached = together[CALIBRATED].mean()
     print(f"\ntarget {TARGET:.0%}: {'met' if reached >= TARGET else 'MISSED'} with {reached:.1%}")
     return 0 if reached >= TARGET else 1

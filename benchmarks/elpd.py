@@ -103,7 +103,8 @@ def work(arguments: argparse.Namespace) -> None:
     rows = pd.DataFrame(found)
     shown = rows.groupby(["population", "n", "epsilon"]).apply(summary, include_groups=False)
     print(shown.T.round(2).to_string())
-    table(shown, n="releases")
+    formats = {"releases": "d", **dict.fromkeys(("rms", "formula", "rehearsals"), ".0f")}
+    table(shown, n="releases", shown=formats | dict.fromkeys(("formula_covers", "rehearsals_covers"), "p0"))
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ from data_sets import Data, adult, banknote, load, points  # noqa: E402 - in sha
 from near_tables import cells, total_variation  # noqa: E402
 from scipy.optimize import linear_sum_assignment  # noqa: E402
 from scipy.spatial.distance import cdist  # noqa: E402
-from results import figure  # noqa: E402
+from results import table  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
@@ -244,8 +244,11 @@ def write(path: Path, row: dict[str, Any]) -> None:
 
 
 def report(results: pd.DataFrame) -> str:
-    """Mean and standard error of each generator, one table a data set."""
+    """Mean and standard error of each generator, one table a data set; report them for pages as well."""
     lines = []
+    good = results.dropna(subset=["1-way"]).groupby(["data", "generator", "epsilon"], sort=False)[list(MEASURES)]
+    shown = good.mean().join(good.sem().add_suffix("_se")).join(good.size().rename("runs"))
+    table(shown, n="runs", shown={"runs": "d"} | dict.fromkeys(MEASURES[:-1], ".3f") | {"seconds": ".2f"})
     order = {name: index for index, name in enumerate((*BASELINES, *GENERATORS))}
     for data, part in results.groupby("data", sort=False):
         lines += ["", f"{data:<22}{'eps':>5}{'runs':>6}" + "".join(f"{name:>17}" for name in MEASURES)]
@@ -258,9 +261,6 @@ def summary(name: str, epsilon: float, runs: pd.DataFrame) -> list[str]:
     """One line of the table, and one more where runs failed."""
     good = runs.dropna(subset=["1-way"])
     error = good[list(MEASURES)].std() / math.sqrt(max(len(good), 1))
-    for m in MEASURES if len(good) else ():
-        key = f"{good['data'].iloc[0]}/{name}/{epsilon:g}/{m}".replace(" ", "-")
-        figure(key, good[m].mean(), error[m], len(good))
     cells = [f"{good[m].mean():>9.3f} ± {error[m]:5.3f}" for m in MEASURES] if len(good) else []
     lines = [f"{name:<22}{epsilon:>5g}{len(good):>6}" + "".join(cells)]
     if len(good) < len(runs):

@@ -29,7 +29,7 @@ sys.path[:] = [str(HERE / "shared"), *(p for p in sys.path if Path(p or ".").res
 import command  # noqa: E402, I001 - in shared; before numpy
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
-from results import figure, table  # noqa: E402
+from results import figure, report, table  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
@@ -183,7 +183,9 @@ def work(options: argparse.Namespace) -> None:
         )
         print(summary(done).round(3).to_string())
         figure(f"{family}/calibrated", (once["verdict"] == "calibrated").mean(), n=len(once))
-        table(summary(done).rename(columns={"mean": "covered", "sem": "covered_se"}), family, n="count")
+        report(f"{family.capitalize()}: {(once['verdict'] == 'calibrated').mean():.0%} of {len(once)} fits calibrated.")
+        shown = summary(done).rename(columns={"mean": "covered", "sem": "covered_se"})
+        table(shown, family, n="count", shown={"covered": "p0", "length": ".2f"})
         inside = done[done["verdict"] == "calibrated"]
         if 0 < len(inside) < len(done):
             print("where the verdict is calibrated:")

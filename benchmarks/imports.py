@@ -24,7 +24,8 @@ HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place or ".").resolve() != HERE)]
 
 import command  # noqa: E402 - in shared
-from results import figure  # noqa: E402
+import pandas as pd  # noqa: E402
+from results import table  # noqa: E402
 
 COMMAND = "import sys; sys.argv = ['iwbayes', *{}]; from iwbayes.cli import main; main()"
 PLAN = ["plan", "-s", "schema.toml", "--n", "4000", "--epsilon", "1", "--delta", "1e-6"]
@@ -100,10 +101,11 @@ def work(arguments: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "schema.toml").write_text(SCHEMA, encoding="utf-8")
         found = seconds(Path(folder), arguments.runs)
+    shown = pd.DataFrame({"seconds": found}).rename_axis("step")
+    table(shown, shown={"seconds": ".2f"})
     print(f"| step | least of {arguments.runs}, s | target |\n| --- | --- | --- |")
     for name, own in found.items():
         target = ""
-        figure(name.replace(" ", "-"), own, n=arguments.runs)
         if name in TARGETS:
             most, beyond = TARGETS[name]
             extra = own - (found[beyond] if beyond else 0.0)

@@ -13,14 +13,16 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 # coverage.py of this folder would hide the package of that name
 HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place or ".").resolve() != HERE)]
 
-import command  # noqa: E402 - in shared
-from results import figure  # noqa: E402
+import command  # noqa: E402, I001 - in shared; before numpy
+import pandas as pd  # noqa: E402
+from results import table  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 from iwbayes.curator.privacy.accounting import dpsgd_multiplier, price  # noqa: E402
@@ -65,15 +67,14 @@ def renyi_cost(events: tuple[Event, ...], delta: float, guess: float) -> float:
     return guess
 
 
-def row(what: str, make: Callable[..., tuple[Event, ...]], epsilon: float, delta: float) -> None:
+def row(what: str, make: Callable[..., tuple[Event, ...]], epsilon: float, delta: float) -> dict[str, float]:
     events, small = make(epsilon, delta), make(epsilon, delta / RELEASES)
     joint = price(list(events) * RELEASES, delta, scale=epsilon)[0]
     basic = cost("basic", small, delta)
     gdp = cost("gdp", small if events[0].mechanism == "dp-sgd" else events, delta)
     renyi = renyi_cost(events, delta, basic)
-    for name, value in (("gdp", gdp), ("renyi", renyi), ("basic", basic), ("in advance", joint)):
-        figure(f"{what.split(',')[0]}/{epsilon:g}/{name}".replace(" ", "-"), value)
     print(f"{what:<34} {epsilon:>4g} {gdp:>7.3f} {renyi:>7.3f} {basic:>7.3f} {joint:>9.3f}")
+    return {"gdp": gdp, "renyi": renyi, "basic": basic, "in advance": joint}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -86,12 +87,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def work(arguments: argparse.Namespace) -> None:
     """Print the table."""
     print(f"{'ten releases of epsilon each':<34} {'':>4} {'gdp':>7} {'renyi':>7} {'basic':>7} {'in advance':>9}")
+    rows = {}
     for width in arguments.widths:
         for epsilon in arguments.epsilon:
-            what = f"default of {width} columns, 5,000 rows"
-            row(what, lambda e, d, width=width: default_release(width, 5000, e, d), epsilon, 1e-6)
+            what = f"default of {width} columns"
+            made = partial(default_release, width, 5000)
+            rows[what, epsilon] = row(what, made, epsilon, 1e-6)
     for epsilon in arguments.epsilon[-2:]:
-        row("500 private steps", private_steps, epsilon, 1e-6)
+        rows["500 private steps", epsilon] = row("500 private steps", private_steps, epsilon, 1e-6)
+    shown = pd.DataFrame(rows).T.rename_axis(["release", "epsilon of each"])
+    table(shown, shown=dict.fromkeys(shown, ".3f"))
 
 
 if __name__ == "__main__":

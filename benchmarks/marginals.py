@@ -45,7 +45,7 @@ import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 from data_sets import adult  # noqa: E402 - in shared
 from near_tables import BINS, cells, total_variation  # noqa: E402
-from results import figure  # noqa: E402
+from results import table  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
@@ -64,7 +64,7 @@ class Table(NamedTuple):
     target: str
 
 
-def table(name: str, folder: Path, stand_in: bool) -> Table:
+def real_table(name: str, folder: Path, stand_in: bool) -> Table:
     """Adult with 7 or 14 columns, or a population of `real_tables` with a binary response."""
     if name.startswith("adult"):
         frame, schema = adult(folder)[:2]
@@ -178,7 +178,7 @@ def run(
     name: str, generator: str, epsilon: float, seed: int, most_rows: int, arguments: argparse.Namespace
 ) -> dict[str, object]:
     """Measure one generator on one table once."""
-    frame, schema, target = table(name, arguments.data, arguments.stand_ins)
+    frame, schema, target = real_table(name, arguments.data, arguments.stand_ins)
     others = [name for name in schema.names if name != target][: arguments.columns]
     kept = [name for name in schema.names if name in (*others, target)]
     frame, schema = frame[kept], iw.Schema(*(schema[column] for column in kept))
@@ -202,7 +202,7 @@ def run(
 
 def report(rows: pd.DataFrame) -> str:
     """Mean and standard error of each generator, and of AIM less AIM of mbi seed by seed."""
-    lines = []
+    lines, found = [], {}
     for (name, n, epsilon), part in rows.groupby(["table", "rows", "epsilon"], sort=False):
         lines.append(f"{name}, {n} rows, epsilon {epsilon:g}\n" + " " * 24 + "".join(f"{m:>18}" for m in MEASURES))
         by = {g: runs.set_index("seed")[list(MEASURES)] for g, runs in part.groupby("generator", sort=False)}
@@ -210,10 +210,13 @@ def report(rows: pd.DataFrame) -> str:
             by["AIM less AIM of mbi"] = (by["AIM"] - by["AIM of mbi"]).dropna()
         for generator, runs in by.items():
             error = runs.std() / np.sqrt(len(runs))
-            for m in MEASURES:
-                figure(f"{name}/{n}/{epsilon:g}/{generator}/{m}".replace(" ", "-"), runs[m].mean(), error[m], len(runs))
+            found[name, n, epsilon, generator] = {
+                "seeds": len(runs), **runs[list(MEASURES)].mean(), **error[list(MEASURES)].add_suffix("_se")
+            }  # fmt: skip
             cells_of = (f"{runs[m].mean():>9.4f} ± {error[m]:6.4f}" for m in MEASURES)
             lines.append(f"  {generator:<22}" + "".join(cells_of))
+    shown = pd.DataFrame(found).T.rename_axis(["table", "rows", "epsilon", "generator"])
+    table(shown, n="seeds", shown=dict.fromkeys(MEASURES[:-1], ".3f") | {"seconds": ".0f"})
     return "\n".join(lines)
 
 

@@ -38,6 +38,7 @@ import data_sets  # noqa: E402
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 from near_tables import cells, total_variation  # noqa: E402
+from results import table  # noqa: E402
 from scipy.stats import t as student  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
@@ -90,6 +91,7 @@ def fitted(method: str, private: iw.PrivateTable, epsilon: float, seed: int, arg
 
 def nearness(arguments: argparse.Namespace) -> Iterator[str]:
     """Lines of the first table."""
+    rows = {}
     yield f"{'data':<12}{'method':<16}{'epsilon':>8}{'1-way':>9}{'2-way':>9}{'seconds':>9}"
     for name in arguments.data_sets:
         frame, schema = DATA_SETS[name](Path(arguments.data))
@@ -107,11 +109,14 @@ def nearness(arguments: argparse.Namespace) -> Iterator[str]:
                     start = time.perf_counter()
                     mixture = fitted(method, private, epsilon, seed, arguments)
                     seconds = time.perf_counter() - start
-                    for table in mixture.sample_tables(n, 3, random_seed=seed):
-                        codes = cells(table.frame, schema)[0]
+                    for one in mixture.sample_tables(n, 3, random_seed=seed):
+                        codes = cells(one.frame, schema)[0]
                         found.append([*(total_variation(truth, codes, sizes, ways) for ways in (1, 2)), seconds])
                 means = np.mean(found, axis=0)
+                rows[name, method, epsilon] = dict(zip(("1-way", "2-way", "seconds"), means, strict=True))
                 yield f"{name:<12}{method:<16}{epsilon:>8g}{means[0]:>9.3f}{means[1]:>9.3f}{means[2]:>9.1f}"
+    shown = pd.DataFrame(rows).T.rename_axis(["data", "method", "epsilon"])
+    table(shown, "nearness", shown={"1-way": ".3f", "2-way": ".3f", "seconds": ".1f"})
 
 
 STATISTICS = ("mean x", "mean count", "share y", "share a", "mean x y")
@@ -127,6 +132,7 @@ def estimates(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
 
 def coverage(arguments: argparse.Namespace) -> Iterator[str]:
     """Lines of the second table."""
+    rows = {}
     truth = estimates(simulate(arguments.population, np.random.default_rng(1)))[0]
     reach = student.ppf((1 + LEVEL) / 2, arguments.tables - 1)
     yield f"{'rows':<6}{'method':<13}{'epsilon':>8}  " + "".join(f"{name:>22}" for name in STATISTICS)
@@ -147,7 +153,13 @@ def coverage(arguments: argparse.Namespace) -> Iterator[str]:
             hits = (np.abs(error) < reach * sd).mean(axis=0)
             ratio = sd.mean(axis=0) / np.sqrt((error**2).mean(axis=0))
             parts = "".join(f"{h:>13.2f}{r:>9.2f}" for h, r in zip(hits, ratio, strict=True))
+            rows[method, epsilon] = {
+                **{f"{name}: covered": hit for name, hit in zip(STATISTICS, hits, strict=True)},
+                **{f"{name}: sd/rmse": own for name, own in zip(STATISTICS, ratio, strict=True)},
+            }
             yield f"{arguments.rows:<6}{method:<13}{epsilon:>8g}  {parts}"
+    shown = pd.DataFrame(rows).T.rename_axis(["method", "epsilon"])
+    table(shown, "coverage", shown={name: "p0" if name.endswith("covered") else ".2f" for name in shown})
 
 
 PARTS = {"nearness": nearness, "coverage": coverage}

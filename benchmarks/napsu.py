@@ -44,7 +44,7 @@ import command  # noqa: E402, I001 - in shared; before numpy
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 from methods import silent_part  # noqa: E402
-from results import figure  # noqa: E402
+from results import table  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
@@ -141,6 +141,7 @@ def adult_studies(arguments: argparse.Namespace) -> None:
     """Run the studies of Adult and print the table."""
     table = adult_table(arguments.data)
     truth = adult_truth(table)
+    measured = {}
     print(f"{'epsilon':>7}{'coverage':>16}{'worst':>7}{'width':>7}{'warned':>8}{'unwarned':>12}{'failed':>8}  theirs")
     for epsilon, widest in chosen(ADULT_PUBLISHED, arguments).items():
         named: dict[str, Any] = {} if arguments.products else {"for_models": [ADULT_FORMULA]}
@@ -157,20 +158,23 @@ def adult_studies(arguments: argparse.Namespace) -> None:
         part, n_silent = silent_part(study, "calibrated")
         silent = "-" if part is None else f"{part.summary(LEVEL).loc['calibrated', 'coverage']:.3f} ({n_silent})"
         met = COVERAGE[0] <= row.coverage and row.length_ratio <= widest
-        report(f"{epsilon:g}", row)
+        measured[epsilon] = row
         share = f"{row.coverage:.3f} ± {row.coverage_se:.3f}"
         print(
             f"{epsilon:>7g}{share:>16}{row.worst:>7.3f}{row.length_ratio:>7.2f}{row.warned:>8.2f}"
             f"{silent:>12}{len(study.failures):>8}  <= {widest:g}: {'met' if met else 'MISSED'}",
             flush=True,
         )
+    keep(measured, ADULT_PUBLISHED, ["epsilon"])
 
 
-def report(case: str, row: Any) -> None:
-    """Report the figures of one epsilon."""
-    figure(f"{case}/coverage", row.coverage, row.coverage_se, int(row.n))
-    for name in ("worst", "length_ratio", "warned"):
-        figure(f"{case}/{name}", row[name], n=int(row.n))
+def keep(measured: dict[Any, Any], printed: dict[Any, float], names: list[str]) -> None:
+    """Report the figures of each epsilon, beside the lengths or coverages that they print."""
+    found = pd.DataFrame(measured).T.rename_axis(names).rename(columns={"n": "releases", "length_ratio": "length"})
+    found["printed"] = [printed[key] for key in found.index]
+    formats = {"releases": "d", "coverage": "p0", "worst": "p0", "length": ".2f", "warned": "p0", "printed": "g"}
+    columns = [*formats, "coverage_se"]
+    table(found[columns].astype(float), n="releases", shown=formats)
 
 
 def weights_for(formula: str, arguments: argparse.Namespace) -> Any:
@@ -215,6 +219,7 @@ def work(arguments: argparse.Namespace) -> None:
         return
     kinds = {"calibrated": "auto", "pooled": "pool"}
     methods = {name: partial(fit, calibrate=kinds[name], draws=arguments.draws) for name in arguments.methods}
+    measured = {}
     print(f"{'epsilon':>7} {'method':<11}{'coverage':>16}{'worst':>7}{'width':>7}{'warned':>8}{'theirs':>8}  target")
     for epsilon, (theirs, widest) in chosen(PUBLISHED, arguments).items():
         study = iw.validation.coverage_study(
@@ -225,13 +230,15 @@ def work(arguments: argparse.Namespace) -> None:
         )  # fmt: skip
         for method, row in study.summary(LEVEL).drop(index="private rows").iterrows():
             met = COVERAGE[0] <= row.coverage <= COVERAGE[1] and row.length_ratio <= widest
-            report(f"{method}/{epsilon:g}", row)
+            measured[method, epsilon] = row
             share = f"{row.coverage:.3f} ± {row.coverage_se:.3f}"
             print(
                 f"{epsilon:>7g} {method:<11}{share:>16}{row.worst:>7.3f}{row.length_ratio:>7.2f}{row.warned:>8.2f}"
                 f"{theirs:>8.2f}  .93-.99, <= {widest:g}: {'met' if met else 'MISSED'}",
                 flush=True,
             )
+    printed = {(method, epsilon): PUBLISHED[epsilon][0] for method, epsilon in measured}
+    keep(measured, printed, ["method", "epsilon"])
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place
 import command  # noqa: E402, I001 - in shared; before numpy
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
-from results import figure  # noqa: E402
+from results import table  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
@@ -73,12 +73,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def work(arguments: argparse.Namespace) -> None:
     """Run the cases and print a table."""
     print(f"{'private rows':<16}{'seconds':>9}{'target':>9}{'fit, GB':>10}{'peak, GB':>10}")
+    measured: dict[str, dict[str, float]] = {}
     sizes = (arguments.epsilon, arguments.delta, arguments.rows, arguments.steps)
     for name in arguments.case or CASES:
         seconds, own, peak = command.alone(measure, name, *sizes, here=arguments.here)
-        figure(f"{name}/seconds".replace(" ", "-"), seconds)
-        figure(f"{name}/gigabytes".replace(" ", "-"), peak)
+        measured[name] = {"seconds": seconds, "gigabytes": peak}
         print(f"{name:<16}{seconds:>9.1f}{CASES[name][-1]:>9}{own:>10.2f}{peak:>10.2f}", flush=True)
+    shown = pd.DataFrame(measured).T.rename_axis("private rows")
+    table(shown, shown={"seconds": ".1f", "gigabytes": ".2f"})
 
 
 if __name__ == "__main__":

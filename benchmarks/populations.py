@@ -34,7 +34,7 @@ import command  # noqa: E402, I001 - in shared; before numpy
 import pandas as pd  # noqa: E402
 from real_tables import CURVED, DEVELOPMENT, FINAL, HELD_OUT, LAST, RARE, RELATED, Population  # noqa: E402
 from replications import replicated  # noqa: E402
-from results import clustered_se, table  # noqa: E402
+from results import clustered_se, report, table  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
@@ -83,6 +83,20 @@ def study(
     )
 
 
+#: Columns of the table on the page.
+SHOWN = {
+    "coefficients": "d", "calibrated": "p0", "covered": "p0", "private_covered": "p0", "length": ".2f",
+    "others_covered": "p0", "length_of_all": ".2f",
+}  # fmt: skip
+
+
+def summaries(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Summarise the coefficients of each group."""
+    shown = pd.DataFrame({key: summary(own) for key, own in rows.groupby(keys)}).T
+    shown.index.names = keys
+    return shown
+
+
 def summary(rows: pd.DataFrame) -> pd.Series:
     """Shares and coverage of some coefficients."""
     good = rows["calibrated"].astype(bool)
@@ -99,6 +113,7 @@ def summary(rows: pd.DataFrame) -> pd.Series:
         "others_covered": rows["inside"][~good].mean(),
         "others_covered_se": clustered_se(rows["inside"][~good], releases[~good]),
         "others_length": rows["ratio"][~good].median(),
+        "length_of_all": rows["ratio"].median(),
         "rmse": (rows["error"] ** 2).mean() ** 0.5,
     })  # fmt: skip
 
@@ -166,21 +181,21 @@ def work(arguments: argparse.Namespace) -> None:
             if arguments.output:
                 pd.concat(found, ignore_index=True).to_csv(arguments.output, index=False)
     rows = pd.concat(found, ignore_index=True)
-    for keys in (["release", "n", "epsilon"], ["release"], ["release", "population"], []):
-        shown = pd.DataFrame({key: summary(own) for key, own in rows.groupby(["method", "generator", *keys])}).T
-        shown.index.names = ["method", "generator", *keys]
+    settings_of = ["release", "n", "epsilon"]
+    for keys in (settings_of, ["release"], ["release", "population"], []):
+        shown = summaries(rows, ["method", "generator", *keys])
         print(shown.round(3).to_string())
         if keys:
-            table(shown, n="coefficients")
+            table(shown, n="coefficients", shown=SHOWN if keys == settings_of else None)
     rare = {(population.name, name) for population in of_all for name in population.rare}
     some = rows[[pair in rare for pair in zip(rows["population"], rows["parameter"], strict=True)]]
     if len(some):
         print("coefficients that a rare cell informs")
         for what, part in (("rare", some), ("not-rare", rows.drop(some.index))):
-            shown = pd.DataFrame({key: summary(own) for key, own in part.groupby(["method", "release"])}).T
-            shown.index.names = ["method", "release"]
+            shown = summaries(part, ["method", "release"])
             print(f"{what}\n{shown.round(3).to_string()}")
-            table(shown, what, n="coefficients")
+            report(f"Coefficients that {'a' if what == 'rare' else 'no'} rare cell informs, all settings:")
+            table(shown, what, n="coefficients", shown=SHOWN)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
     python benchmarks/publish.py --response hospital                         # measured in stages, for one regression
     python benchmarks/publish.py --rows 5000000 --files FOLDER               # from Parquet files, in memory
     python benchmarks/publish.py --rows 5000000 --files FOLDER --dask        # from the same files, block by block
+    python benchmarks/publish.py --rows 5000000 --files --dask               # in a temporary folder
 
 Targets: 20 s and 1.5 GB (peak of the whole process, imports included) for the first, 10 s in stages. FOLDER is written
 by the first run that names it; peaks are those of the second.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import resource
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,10 +27,12 @@ sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place
 import command  # noqa: E402, I001 - in shared; before numpy
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
-from results import figure  # noqa: E402
+from results import table  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
+#: Of --files without a name.
+TEMPORARY = Path("a temporary folder")
 SCHEMA = iw.Schema(
     iw.Real("income", 0, 500_000, transform="log1p"),
     iw.Real("height", 120, 220),
@@ -74,7 +78,7 @@ def write(folder: Path, n: int) -> None:
 SMOKE = (
     "--rows 300 --synthetic 200 --response hospital",
     "--rows 300 --synthetic 200 --files rows",
-    "--rows 300 --synthetic 200 --files rows --dask",
+    "--rows 300 --synthetic 200 --files --dask",
 )
 
 
@@ -82,7 +86,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = command.parser(__doc__)
     parser.add_argument("--rows", type=int, default=20_190)
     parser.add_argument("--synthetic", type=int, default=100_000)
-    parser.add_argument("--files", type=Path, help="folder of Parquet files; written where it does not exist")
+    parser.add_argument(
+        "--files", type=Path, nargs="?", const=TEMPORARY,
+        help="folder of Parquet files, written where it does not exist; without a name, in a temporary folder",
+    )  # fmt: skip
     parser.add_argument("--response", help="of a regression on all other columns, which the release is made for")
     parser.add_argument("--dask", action="store_true", help="leave the rows in the files")
     return command.run(work, parser, SMOKE, argv)
@@ -90,6 +97,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def work(arguments: argparse.Namespace) -> None:
     """Publish once and print the table."""
+    if arguments.files == TEMPORARY:
+        with tempfile.TemporaryDirectory() as folder:
+            arguments.files = Path(folder) / "rows"
+            return work(arguments)
     if arguments.files and not arguments.files.exists():
         write(arguments.files, arguments.rows)
     start = time.perf_counter()
@@ -106,8 +117,8 @@ def work(arguments: argparse.Namespace) -> None:
     release = iw.publish(private, epsilon=1.0, delta=min(1e-6, 0.1 / arguments.rows), **how)
     seconds = time.perf_counter() - start
     gigabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    figure("seconds", seconds)
-    figure("gigabytes", gigabytes)
+    measured = pd.DataFrame({"seconds": [seconds], "gigabytes": [gigabytes]}, index=pd.Index(["publish"], name="step"))
+    table(measured, shown={"seconds": ".1f", "gigabytes": ".2f"})
     print(f"publish {arguments.rows} x {len(SCHEMA)} -> {arguments.synthetic} rows: {release.weights!r}")
     print(f"{'':<10}{'measured':>10}{'target':>10}")
     print(f"{'seconds':<10}{seconds:>10.1f}{10 if arguments.response else 20:>10}")

@@ -30,7 +30,7 @@ import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 import pymc as pm  # noqa: E402
 import pytensor.tensor as pt  # noqa: E402
-from results import figure, table  # noqa: E402
+from results import table  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 from iwbayes.analyst import arviz_compat  # noqa: E402
@@ -331,11 +331,13 @@ def work(arguments: argparse.Namespace) -> None:
     shown = rows.groupby(["method", "model"]).apply(summary, include_groups=False)
     print(shown.round(3).to_string())
     table(shown, n="parameters")
+    totals = {}
     for method, own in rows.groupby("method"):
         good = own[own["calibrated"]]
-        for name, count in (("calibrated", len(good)), ("covered", good["inside"].sum())):
-            figure(f"{method}/{name}", count, n=len(own))
-        figure(f"{method}/own_covered", own["own_inside"].sum(), n=len(own))
+        counts = {"calibrated": len(good), "covered": good["inside"].sum(), "private_covered": own["own_inside"].sum()}
+        totals[method] = {"parameters": len(own), **counts}
+    counted = pd.DataFrame(totals).T.rename_axis("method")
+    table(counted, n="parameters", shown=dict.fromkeys(counted, "d"))
 
 
 if __name__ == "__main__":

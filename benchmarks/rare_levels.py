@@ -26,7 +26,7 @@ sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place
 import command  # noqa: E402, I001 - in shared; before numpy
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
-from results import figure  # noqa: E402
+from results import table  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def work(arguments: argparse.Namespace) -> None:
     """Run the study and print a line for each kind of release and method."""
-    cells = population(arguments.chance)
+    cells, cases = population(arguments.chance), {}
     fit = partial(iw.fit, FORMULA, log_likelihood=False)
     fits: dict[str, Any] = {"formula": fit}
     if arguments.rehearsals:
@@ -97,16 +97,16 @@ def work(arguments: argparse.Namespace) -> None:
         )
         for method in fits:
             for what, own in rows[rows["method"] == method].groupby(rows["parameter"] == RARE):
-                case = f"{kind}/{method}/{'rare' if what else 'others'}"
-                figure(f"{case}/covers", own["covers"].sum(), n=len(own))
-                figure(f"{case}/calibrated", own["good"].sum(), n=len(own))
-                figure(f"{case}/calibrated-covers", own["covers"][own["good"]].sum(), n=len(own))
-                figure(f"{case}/length", own["length"].median(), n=len(own))
-                print(
-                    f"{kind} by {method}, {'rare level' if what else 'others':<10}: covers {own['covers'].sum()} of "
-                    f"{len(own)}; calibrated {own['good'].sum()}, of which {own['covers'][own['good']].sum()} cover; "
-                    f"median length {own['length'].median():.2f}"
-                )
+                cases[kind, method, "the rare level" if what else "others"] = {
+                    "coefficients": len(own),
+                    "covered": own["covers"].sum(),
+                    "calibrated": own["good"].sum(),
+                    "of_these_covered": own["covers"][own["good"]].sum(),
+                    "length": own["length"].median(),
+                }
+    shown = pd.DataFrame(cases).T.rename_axis(["release", "method", "coefficient"])
+    print(shown.round(2).to_string())
+    table(shown, n="coefficients", shown=dict.fromkeys(shown.columns[:-1], "d") | {"length": ".1f"})
 
 
 if __name__ == "__main__":

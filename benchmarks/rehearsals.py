@@ -26,7 +26,7 @@ import command  # noqa: E402, I001 - in shared; before numpy
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 import pymc as pm  # noqa: E402
-from results import figure  # noqa: E402
+from results import table  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
@@ -91,6 +91,7 @@ def work(arguments: argparse.Namespace) -> None:
         noise=iw.SeededNoise(1), random_seed=1, progressbar=False,
     )  # fmt: skip
     iw.fit(FORMULA, release, draws=100, random_seed=1, log_likelihood=False)  # what is imported once
+    times = {}
     for n in map(int, arguments.rehearsals.split(",")):
         path = None if arguments.path is None else arguments.path.with_name(f"{n}_{arguments.path.name}")
         start = time.perf_counter()
@@ -103,14 +104,14 @@ def work(arguments: argparse.Namespace) -> None:
         else:
             iw.fit(FORMULA, release, rehearsals=rehearsals, random_seed=1, log_likelihood=False)
         done = time.perf_counter()
-        figure(f"{n}/made-seconds", made - start)
-        figure(f"{n}/seconds", done - start)
-        figure(f"{n}/megabytes", peak())
+        times[n] = {"seconds": done - start, "of_rehearsals": made - start, "gigabytes": peak() / 1e3}
         print(
             f"{n} rehearsals: made in {made - start:.1f} s, fitted in {done - made:.1f} s, both {done - start:.1f} s, "
             f"peak memory {peak():.0f} MB",
             flush=True,
         )
+    shown = pd.DataFrame(times).T.rename_axis("rehearsals")
+    table(shown, shown={"seconds": ".1f", "of_rehearsals": ".1f", "gigabytes": ".2f"})
 
 
 if __name__ == "__main__":

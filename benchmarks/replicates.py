@@ -29,7 +29,7 @@ import command  # noqa: E402, I001 - in shared; before numpy
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 from real_tables import DEVELOPMENT, Population  # noqa: E402
-from results import figure  # noqa: E402
+from results import clustered_se, table  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
@@ -137,15 +137,21 @@ def work(arguments: argparse.Namespace) -> int:
             parts.append(found)
             if arguments.output:
                 pd.concat(parts).to_csv(arguments.output, index=False)
-    rows = pd.concat(parts)
+    rows = pd.concat(parts, ignore_index=True)
     for keys in (["population", "n", "release", "kind"], ["n", "release", "kind"], ["kind"]):
         shown = rows.groupby(keys).agg(estimates=("inside", "size"), covered=("inside", "mean"))
         print(shown.round(3).to_string(), flush=True)
-    for keys, own in rows.groupby(["release", "kind"]):
-        share = own["inside"].mean()
-        # coefficients of a release are dependent
-        each = own.groupby(["population", "n", "epsilon", "replication"])["inside"].mean()
-        figure("/".join((*keys, "covered")), share, each.std(ddof=1) / len(each) ** 0.5, len(own))
+    release = rows[["population", "n", "epsilon", "replication"]].astype(str).agg("/".join, axis=1)
+    found = {
+        keys: {
+            "estimates": len(own),
+            "covered": own["inside"].mean(),
+            "covered_se": clustered_se(own["inside"], release[own.index]),
+        }
+        for keys, own in rows.groupby(["release", "kind"])
+    }
+    shown = pd.DataFrame(found).T.rename_axis(["release", "estimates of"])
+    table(shown, n="estimates", shown={"estimates": "d", "covered": "p0"})
     return 0
 
 

@@ -45,7 +45,7 @@ sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place
 import command  # noqa: E402, I001 - in shared; before numpy
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
-from results import figure  # noqa: E402
+from results import table  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
@@ -396,13 +396,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def work(arguments: argparse.Namespace) -> None:
     """Run the parts and print the table as it grows."""
+    measured = {}
     print(machine())
     print(f"{'what':<66}{'measured':>12}{'target':>10}{'verdict':>9}")
     for part in arguments.parts:
         for line in PARTS[part](arguments):
             if re.fullmatch(r"[\d.]+x?", line.measured):
-                figure(re.sub(r"[ ,]+", "-", line.what), float(line.measured.rstrip("x")))
+                measured[line.what] = {"measured": float(line.measured.rstrip("x"))}
             print(line, flush=True)
+    table(pd.DataFrame(measured).T.rename_axis("what"), shown={"measured": ".2f"})
 
 
 if __name__ == "__main__":

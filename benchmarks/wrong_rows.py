@@ -137,7 +137,11 @@ def work(given: argparse.Namespace) -> None:
     rows = pd.concat(found, ignore_index=True)
     shown = rows.groupby(["method", "direction"]).apply(summary, include_groups=False)
     print(shown.round(3).to_string())
-    table(shown, n="coefficients")
+    formats = {
+        "coefficients": "d",
+        **dict.fromkeys(("calibrated", "covered", "private_covered", "others_covered"), "p0"),
+    }
+    table(shown, n="coefficients", shown=formats)
 
 
 if __name__ == "__main__":

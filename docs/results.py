@@ -6,7 +6,7 @@ A page has such a number between comments, with the name of the result, the key 
 
 A format is one of Python, or ``p1`` for percent without the sign, with one digit. ``KEY±`` is the standard error and
 ``KEY#`` the number of cases; ``@date`` and ``@python`` say when and with which Python a result was measured. A whole
-report stands between ``<!--report NAME-->`` and ``<!--end of report-->``.
+report stands between ``<!--report NAME-->`` and ``<!--end of report-->``, with the command that made it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def number(content: dict[str, Any], key: str, form: str) -> str:
         return text if key == "@date" else ".".join(text.split(".")[:2])
     part = {"±": "se", "#": "n"}.get(key[-1], "value")
     value = content["figures"][key.rstrip("±#")][part]
-    return f"{100 * value:.{form[1:]}f}" if form[0] == "p" else f"{value:{form}}"
+    return results.formatted(value, form).removesuffix(" %")
 
 
 def current(text: str, read: Callable[[str], dict[str, Any]] = results.read) -> str:
@@ -50,7 +50,10 @@ def current(text: str, read: Callable[[str], dict[str, Any]] = results.read) -> 
 
     def reported(found: re.Match[str]) -> str:
         name = found.group(1)
-        return f"<!--report {name}-->\n\n{read(name)['report'].strip()}\n\n<!--end of report-->"
+        content = read(name)
+        version = number(content, "@python", "s")
+        how = f"`{content['command']}`: Python {version}, {content['date']}, {content['seconds'] / 60:.0f} minutes."
+        return f"<!--report {name}-->\n\n{content['report'].strip()}\n\n{how}\n\n<!--end of report-->"
 
     return REPORT.sub(reported, BOUND.sub(bound, text))
 

@@ -22,6 +22,7 @@ from iwbayes.paper.logistic_weights import LogisticWeights
 from iwbayes.paper.neural_weights import NeuralWeights
 from iwbayes.paper.output_noise import OutputNoiseWeights
 from iwbayes.paper.pate.pate import PATEGAN
+from iwbayes.paper.printed_network import PrintedNeuralWeights
 from iwbayes.schema import Binary, Categorical, Date, Integer, Real, Schema
 from iwbayes.tables import SyntheticTable
 
@@ -43,6 +44,8 @@ class Entry:
     noisy: bool = True
     #: Whether the scale of its noise can be seen from outside.
     visible: bool = True
+    #: Whether this scale depends on rows: it is private under a public number of rows only, and refuses users.
+    secret_scale: bool = False
     #: What has to happen under a ledger before.
     prepare: Callable[[Ledger], None] = lambda ledger: None
     module: str | None = None
@@ -71,6 +74,11 @@ class FittedRatio:
 def neural(**settings: Any) -> Any:
     options = {"hidden": (8,), "steps": 6, "batch_size": 256, "progressbar": False, "random_seed": 0}
     return NeuralWeights(**{**options, **settings})
+
+
+def printed(**settings: Any) -> Any:
+    options = {"hidden": (8,), "steps": 6, "sampling_probability": 0.5, "progressbar": False, "random_seed": 0}
+    return PrintedNeuralWeights(**{**options, **settings})
 
 
 def mixture(**settings: Any) -> Any:
@@ -227,6 +235,16 @@ PROVIDERS = [
         noisy=False,
         sharp=lambda: neural(mechanism="none", steps=60),
         module="torch",
+    ),
+    Entry(
+        "PrintedNeuralWeights",
+        printed,
+        delta=1e-6,
+        room=0.1,
+        sharp=lambda: printed(steps=200, clip_norm=2.0, learning_rate=0.5),
+        module="torch",
+        visible=False,
+        secret_scale=True,
     ),
 ]
 DISCRIMINATOR = FittedRatio()

@@ -1,11 +1,11 @@
-"""Seconds that each provider of weights takes, on rows of PrivBayes: Banknote, Breast, Boston and Adult.
+"""Seconds that each provider of weights takes: Banknote, Breast, Boston and Adult (rows of PrivBayes), MNIST (DPCGAN).
 
-    python benchmarks/paper/compute_times.py --data FOLDER --output FOLDER     # 5 fits of each, Adult 1
-    python benchmarks/paper/compute_times.py --data FOLDER --data-sets Banknote Breast Boston     # without Adult
+    python benchmarks/paper/compute_times.py --data FOLDER --output FOLDER     # 5 fits of each, Adult and MNIST 1
+    python benchmarks/paper/compute_times.py --data FOLDER --data-sets Banknote Breast Boston     # without them
 
 Median over fits of the seconds that one fit takes on one thread, with as many synthetic rows as private ones; the first
-fit of each, which loads what it needs, is not counted. One process at a time, whatever --jobs says. "publish" is all of
-iwbayes' default: plan, generator, five synthetic rows a private row, weights.
+fit of each, which loads what it needs, is not counted (but on MNIST, where it hardly matters). One process at a time,
+whatever --jobs says. "publish" is all of iwbayes' default: plan, generator, synthetic rows, weights.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ import pandas as pd  # noqa: E402
 
 from iwbayes.curator.privacy import accounting  # noqa: E402
 
-DATA_SETS = ("Banknote", "Breast", "Boston", "Adult")
+DATA_SETS = ("Banknote", "Breast", "Boston", "Adult", *(["MNIST"] if harness.installed(["DPCGAN"]) else []))
+#: They are fitted once.
+LARGE = ("Adult", "MNIST")
 GIVEN = harness.installed(("LogReg", "BetaNoised", "BetaDebiased", "MLP", "DP-MLP", "tilt"))
 METHODS = (*GIVEN, "publish")
 
@@ -34,11 +36,14 @@ def run(name: str, fits: int, folder: str, most: int | None, steps: int | None) 
     """Time every provider on one data set."""
     rows = harness.split(name, folder, 0, most)
     lines = []
-    for fit in range(fits + 1):
+    images = name == "MNIST"
+    for fit in range(int(images), fits + 1):
         for remembered in vars(accounting).values():  # every fit pays for its prices and its search for the noise
             if hasattr(remembered, "cache_clear"):
                 remembered.cache_clear()
-        methods = harness.Methods(rows, "PrivBayes", fit, 1.0, steps=steps)
+        settings: dict[str, Any] = {"n_synthetic": len(rows.train), "steps": steps}
+        settings |= {"image_shape": (28, 28)} if images else {}
+        methods = harness.Methods(rows, "DPCGAN" if images else "PrivBayes", fit, 1.0, **settings)
         found = [*methods.weights_after(0.1, GIVEN), methods.published("publish", harness.OUR_DELTA)]
         lines += [
             {"data": name, "fits": fits, "rows": len(rows.train), "columns": len(rows.data.schema),
@@ -81,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def work(settings: argparse.Namespace) -> None:
     """Run what is missing and print the table."""
     settings.jobs = 1  # side by side they would slow each other
-    jobs = [(name, 1 if name == "Adult" else settings.seeds) for name in settings.data_sets]
+    jobs = [(name, 1 if name in LARGE else settings.seeds) for name in settings.data_sets]
     known = {"folder": str(settings.data), "most": settings.rows, "steps": settings.steps}
     rows = harness.collect(run, ("data", "fits"), jobs, settings, **known)
     harness.finish(settings, report(rows))

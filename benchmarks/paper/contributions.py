@@ -5,12 +5,21 @@
 After Amin, Kulesza, Munoz Medina & Vassilvitskii (ICML 2019). Simulated people own a heavy-tailed number of rows, and
 those who own many are unlike the others, so that dropping rows biases what is left. For each bound tau the table is
 bounded and released (features' mean and weights alone, a uniform synthetic table, no generator), and the weighted means
-of the columns are compared with those of all private rows; in the last column tau is chosen privately.
+of the columns are compared with those of all private rows. Three columns choose tau:
+
+- "ours": `bound_contributions`, privately, by the sparse vector technique;
+- "Amin": privately, by the exponential mechanism with their bound on the error: rows that are dropped, plus the scale
+  of the noise, tau/epsilon. A user moves the number of dropped rows by as much as the largest bound;
+- "1/eps-th": the largest contribution but ceil(1/epsilon) - 1, read from the rows without privacy: where their bound
+  has its minimum.
+
+The number of a person's rows has a Pareto tail; the smaller its index, the heavier.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,18 +34,22 @@ import pandas as pd  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 from iwbayes.curator.plan import uniform_table  # noqa: E402
+from iwbayes.curator.privacy.mechanisms import exponential  # noqa: E402
 
 SCHEMA = iw.Schema(
     iw.Real("cost", 0, 10), iw.Real("length", 0, 10), iw.Binary("urgent"), iw.Categorical("ward", ("a", "b", "c"))
 )
 GRID = (1, 2, 4, 8, 16, 32, 64, 128)
-FIXED, CHOSEN = tuple(map(str, GRID)), "chosen"
+FIXED = tuple(map(str, GRID))
+OURS, AMIN, LARGEST = CHOSEN = ("ours", "Amin", "1/eps-th")
+#: Index of the tail.
+TAILS = (0.9, 1.2, 2.5)
 EPSILONS, DELTA, CHOICE = (0.5, 1.0, 4.0), 1e-6, 0.2
 
 
-def simulate(n_users: int, rng: np.random.Generator) -> pd.DataFrame:
+def simulate(n_users: int, tail: float, rng: np.random.Generator) -> pd.DataFrame:
     """Rows of people, of whom those with many visits are sicker."""
-    counts = np.minimum(np.ceil(rng.pareto(1.2, n_users) + 0.3), 200).astype(int)
+    counts = np.minimum(np.ceil(rng.pareto(tail, n_users) + 0.3), 200).astype(int)
     person = np.repeat(np.arange(n_users), counts)
     sick = np.log(counts)[person]
     own = rng.normal(0, 1, n_users)[person]  # rows of a person are alike
@@ -48,11 +61,29 @@ def simulate(n_users: int, rng: np.random.Generator) -> pd.DataFrame:
     return pd.DataFrame({"cost": cost, "length": length, "urgent": urgent, "ward": ward, "person": person})
 
 
-def release(frame: pd.DataFrame, grid: tuple[int, ...], epsilon: float, seed: int) -> dict[str, float]:
+def chosen(name: str, private: iw.PrivateTable, epsilon: float, ledger: iw.Ledger) -> tuple[tuple[int, ...], float]:
+    """Return the grid of bounds, and what is left of the choice's epsilon."""
+    counts, budget = private.rows_of_users, CHOICE * epsilon
+    if name == OURS:
+        return GRID, budget
+    if name == LARGEST:
+        return (int(min(np.sort(counts)[-math.ceil(1 / epsilon)], GRID[-1])),), budget
+    if name != AMIN:
+        return (int(name),), budget
+    most = GRID[-1]
+    dropped = np.array([np.maximum(np.minimum(counts, most) - tau, 0).sum() for tau in GRID])
+    scores = -(dropped + np.round(np.array(GRID) / epsilon)).astype(np.int64)
+    half = budget / 2
+    index = exponential(scores, sensitivity=most, epsilon=half, ledger=ledger, label="bound by the error")
+    return (GRID[index],), budget - half
+
+
+def release(frame: pd.DataFrame, name: str, epsilon: float, seed: int) -> dict[str, float]:
     """Root mean squared error of the scaled columns' means, tau, and the share of rows kept."""
     private = iw.PrivateTable(frame, SCHEMA, user="person")
     ledger = iw.Ledger(epsilon, DELTA, "replace-user", noise=iw.SeededNoise(seed))
-    bounded = iw.bound_contributions(private, ledger, epsilon=CHOICE * epsilon, grid=grid)
+    grid, left = chosen(name, private, epsilon, ledger)
+    bounded = iw.bound_contributions(private, ledger, epsilon=left, grid=grid)
     synthetic = uniform_table(SCHEMA, 5000, random_seed=seed)
     tilt = iw.TiltWeights(features="linear")
     weights = tilt.fit(bounded, synthetic, ledger, epsilon=(1 - CHOICE) * epsilon, delta=DELTA)
@@ -62,47 +93,54 @@ def release(frame: pd.DataFrame, grid: tuple[int, ...], epsilon: float, seed: in
     return {"rmse": rmse, "used": bounded.rows_per_user or 0, "kept": len(bounded.frame) / len(private.frame)}
 
 
-def run(users: int, seed: int) -> list[dict[str, Any]]:
-    """Every bound and the private choice, at every epsilon."""
-    frame = simulate(users, np.random.default_rng(seed))
-    grids = {**{name: (tau,) for name, tau in zip(FIXED, GRID, strict=True)}, CHOSEN: GRID}
+def run(users: int, tail: float, seed: int) -> list[dict[str, Any]]:
+    """Every bound and every choice, at every epsilon."""
+    frame = simulate(users, tail, np.random.default_rng(seed))
+    case = {"users": users, "tail": tail, "seed": seed}
     return [
-        {"users": users, "seed": seed, "epsilon": epsilon, "tau": tau, **release(frame, grid, epsilon, seed)}
+        {**case, "epsilon": epsilon, "tau": tau, **release(frame, tau, epsilon, seed)}
         for epsilon in EPSILONS
-        for tau, grid in grids.items()
+        for tau in (*FIXED, *CHOSEN)
     ]
 
 
 def report(rows: pd.DataFrame) -> str:
-    """Table of errors, and what the private choice of tau loses against the best bound."""
-    kept = rows.groupby("tau")["kept"].mean()
-    lines, choices = [["rows kept", *(f"{kept[tau]:.0%}" for tau in (*FIXED, CHOSEN))]], []
-    for epsilon, part in rows.groupby("epsilon"):
-        groups = part.groupby("tau")["rmse"]
-        mean = groups.mean()
-        lines.append([f"epsilon {epsilon:g}", *(harness.cell(groups.get_group(tau)) for tau in (*FIXED, CHOSEN))])
-        best = mean[list(FIXED)].idxmin()
-        used = part.loc[part["tau"] == CHOSEN, "used"]
-        taken = ", ".join(f"{tau} ({n} of {len(used)} seeds)" for tau, n in used.value_counts().items())
-        ratio = mean[CHOSEN] / mean[best]
-        choices.append(f"- epsilon {epsilon:g}: best tau {best}; chosen {taken}: error {ratio:.2f} times the best's\n")
+    """Tables of errors, and what each choice of tau loses against the best bound."""
     text = f"{rows['users'].iloc[0]} people, seeds: {rows['seed'].nunique()}, delta {DELTA:g}; "
-    text += "RMSE of the scaled columns' means, standard error over seeds\n\n"
-    return f"{text}{harness.markdown(('tau', *FIXED, CHOSEN), lines)}\n{''.join(choices)}"
+    text += "RMSE of the scaled columns' means, standard error over seeds.\n"
+    shown = (*FIXED, *CHOSEN)
+    for tail, own in rows.groupby("tail"):
+        kept = own.groupby("tau")["kept"].mean()
+        lines, losses = [["rows kept", *(f"{kept[tau]:.0%}" for tau in shown)]], []
+        for epsilon, part in own.groupby("epsilon"):
+            groups = part.groupby("tau")["rmse"]
+            mean = groups.mean()
+            lines.append([f"epsilon {epsilon:g}", *(harness.cell(groups.get_group(tau)) for tau in shown)])
+            best = mean[list(FIXED)].idxmin()
+            used = part.groupby("tau")["used"].median()
+            cells = [f"{mean[name] / mean[best]:.2f} ({used[name]:.0f})" for name in CHOSEN]
+            losses.append([f"{epsilon:g}", best, *cells])
+        head = ("epsilon", "best tau", *(f"{name}: error over the best (median tau)" for name in CHOSEN))
+        text += f"\n### Pareto tail {tail:g}\n\n{harness.markdown(('tau', *shown), lines)}"
+        text += f"\n{harness.markdown(head, losses)}"
+    return text
 
 
 def draw(rows: pd.DataFrame, settings: Any) -> None:
-    """Error against tau, a line an epsilon."""
-    mean = rows.groupby(["epsilon", "tau"])["rmse"].mean().unstack()
-    figure, axes = harness.panels(1, 1, 6, 4)
-    axis = axes[0, 0]
-    for epsilon, row in mean.iterrows():
-        (line,) = axis.plot(GRID, row[list(FIXED)], marker="o", label=f"epsilon {epsilon:g}")
-        axis.axhline(row[CHOSEN], color=line.get_color(), linestyle=":", linewidth=1)
-    axis.set(xscale="log", ylim=(0, None), xlabel="most rows a person keeps", ylabel="RMSE of means")
-    axis.set_xticks(GRID, FIXED)
-    axis.minorticks_off()
-    axis.legend(title="dotted: chosen privately")
+    """Error against tau, a panel a tail and a line an epsilon."""
+    tails = sorted(rows["tail"].unique())
+    figure, axes = harness.panels(1, len(tails), 4.4, 4)
+    for axis, tail in zip(axes[0], tails, strict=True):
+        mean = rows[rows["tail"] == tail].groupby(["epsilon", "tau"])["rmse"].mean().unstack()
+        for epsilon, row in mean.iterrows():
+            (line,) = axis.plot(GRID, row[list(FIXED)], marker="o", label=f"epsilon {epsilon:g}")
+            for name, style in ((OURS, ":"), (AMIN, "--")):
+                axis.axhline(row[name], color=line.get_color(), linestyle=style, linewidth=1)
+        axis.set(xscale="log", ylim=(0, None), xlabel="most rows a person keeps", ylabel="RMSE of means")
+        axis.set_title(f"Pareto tail {tail:g}", fontsize=10)
+        axis.set_xticks(GRID, FIXED)
+        axis.minorticks_off()
+    axes[0, 0].legend(title="dotted: ours, dashed: Amin", fontsize=8)
     harness.save(figure, settings)
 
 
@@ -114,8 +152,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def work(settings: argparse.Namespace) -> None:
     """Run the seeds that are missing and print the table."""
-    jobs = [(settings.users, seed) for seed in range(settings.seeds)]
-    rows = harness.collect(run, ("users", "seed"), jobs, settings, by=("epsilon",))
+    jobs = [(settings.users, tail, seed) for seed in range(settings.seeds) for tail in TAILS]
+    rows = harness.collect(run, ("users", "tail", "seed"), jobs, settings, by=("epsilon",))
     harness.finish(settings, report(rows))
     draw(rows, settings)
 

@@ -162,7 +162,7 @@ def known_ratio(d: int, seed: int, n: int, steps: int | None) -> list[dict[str, 
 
 def against_logreg(name: str, seed: int, folder: str, most: int | None) -> list[dict[str, Any]]:
     """Errors of the poster's methods against the regression without noise, on rows of PrivBayes."""
-    rows, share = harness.split(name, folder, seed, most), harness.GENERATOR_SHARE
+    rows, share = harness.split(name, folder, seed, most), harness.PRINTED_SHARE
     spent = iw.Ledger(math.inf, rows.delta, noise=iw.SeededNoise(seed))
     generator = harness.make_generator("PrivBayes", rows.data, seed)
     synthetic = generator.fit(rows.private, spent, epsilon=EPSILON * share).sample(len(rows.train), random_seed=seed)
@@ -183,7 +183,8 @@ def as_printed(name: str, seed: int, folder: str, most: int | None, steps: int |
     """Errors of the poster's methods against the regression without noise, on rows of a generator of the poster."""
     generator, data = name.split(" on ")
     rows = harness.split(data, folder, seed, most)
-    made = harness.Methods(rows, generator, seed, EPSILON, steps=steps).outcomes(("LogReg", *POSTER))
+    methods = harness.Methods(rows, generator, seed, EPSILON, n_synthetic=len(rows.train), steps=steps)
+    made = methods.weights_after(harness.PRINTED_SHARE, ("LogReg", *POSTER))
     logs = {outcome.method: outcome.release.weights.log_weights[0] for outcome in made}
     truth, found = logs["LogReg"], []
     for method in POSTER:

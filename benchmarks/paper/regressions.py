@@ -3,8 +3,8 @@
     python benchmarks/paper/regressions.py --data FOLDER --output FOLDER     # 10 seeds; a second call goes on
     python benchmarks/paper/regressions.py --data FOLDER --seeds 1 --generators PrivBayes
 
-Logistic regression on Banknote (four columns), linear regression on TGF-beta (five of its genes, see
-``shared/data_sets.py``), multinomial regression on Iris (four columns). 80 % of the rows are private. Rows come from a
+Logistic regression on Banknote (four columns), linear regression on TGF-beta (172 genes, 210 private rows),
+multinomial regression on Iris (four columns). 80 % of the rows are private. Rows come from a
 GAN without privacy (CGAN; GAN on TGF-beta, which has no class to condition on), a private one and PrivBayes; methods
 and budgets are those of ``tables.py``. Where the rows have no privacy the weights have all of epsilon.
 

@@ -292,6 +292,15 @@ plant(FILE, "NeuralWeights: standardised by private rows",
        "        center, scale = own.mean(axis=0), np.maximum(own.std(axis=0), LEAST_SPREAD)", ALONE)
 plant(FILE, "NeuralWeights: the row loss of two rows", "synthetic[: self.batch_size],", "gradients._rows[0],", ALONE)
 
+FILE = "paper/printed_network.py"
+ALONE = "paper/test_printed_network.py::"
+plant(FILE, "PrintedNeuralWeights: the noise of one row for a lot", " * math.sqrt(len(lot))", "",
+      ALONE + "test_noise_grows_with_the_private_rows_of_the_lot_and_is_absent_without_any")
+plant(FILE, "PrintedNeuralWeights: a replaced row moves the sum by one clip norm", "np.sqrt(k) / 2", "np.sqrt(k)",
+      ALONE + "test_the_delta_bounds_the_worst_rows")
+plant(FILE, "PrintedNeuralWeights: a budget instead of the cost", '"printed-steps", cost,', '"printed-steps", epsilon,',
+      ALONE + "test_the_true_cost_is_charged")
+
 # --- what comes out
 
 FILE = "schema/columns.py"

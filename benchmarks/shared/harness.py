@@ -28,19 +28,30 @@ import iwbayes as iw
 from iwbayes.curator.privacy.accounting import price
 from iwbayes.curator.protocols import PublicFacts
 
-OUR_DELTA, GENERATOR_SHARE = 1e-6, 0.1
+OUR_DELTA = 1e-6
+#: The generator's part of epsilon, for all methods, and in the paper.
+GENERATOR_SHARE, PRINTED_SHARE = 0.3, 0.1
+#: Synthetic rows for each private row.
+PER_ROW = 5
 #: Generators and methods that need torch.
-OF_TORCH = ("GAN", "CGAN", "DPGAN", "DPCGAN", "MLP", "DP-MLP", "Discriminator")
+OF_TORCH = ("GAN", "CGAN", "DPGAN", "DPCGAN", "MLP", "DP-MLP", "DP-MLP as printed", "Discriminator")
+
+
+#: Discriminator weights after Pareto smoothing, and after a beta calibration that has 30 % of epsilon.
+SMOOTHED, CALIBRATED = "Discriminator, PSIS", "Discriminator, beta"
+_ALONE = ("None", "Discriminator", SMOOTHED)
 
 
 def installed(names: Iterable[str]) -> tuple[str, ...]:
     """Leave out the generators and methods that need torch, where it is not installed."""
-    return tuple(name for name in names if name not in OF_TORCH or find_spec("torch"))
+    return tuple(name for name in names if name.split(",")[0] not in OF_TORCH or find_spec("torch"))
 
 
 OURS = ("iwbayes", "iwbayes, delta 1e-6", "iwbayes, for_models")
 #: Of the paper: those that promise privacy (BetaNoised and BetaDebiased at another epsilon than they say).
-PRIVATE_METHODS = installed(("None", "BetaNoised", "BetaDebiased", "DP-MLP", "Discriminator"))
+PRIVATE_METHODS = installed(
+    ("None", "BetaNoised", "BetaDebiased", "DP-MLP", "DP-MLP as printed", "Discriminator", SMOOTHED, CALIBRATED)
+)
 METHODS = (*PRIVATE_METHODS, *installed(("LogReg", "MLP", "tilt")), *OURS)
 #: No noise: what they cost is infinite.
 NO_PRIVACY = ("GAN", "CGAN")
@@ -119,11 +130,13 @@ class Outcome(NamedTuple):
 class Methods:
     """Releases of private rows by every method, on the rows of one generator.
 
-    The paper's methods split epsilon as it does, a tenth for the generator, at its delta; on rows of a generator
-    without privacy, whose cost is infinite, the weights have all. "None" and "Discriminator" give all to the
-    generator. "iwbayes" is `publish` with its own split (its weights alone where the generator has no privacy), at the
-    paper's delta and at 1e-6, and with ``for_models`` naming the regression of the response on all other columns, at
-    the paper's delta.
+    All have the same budget and as many rows. "None" and "Discriminator" (also after PSIS) give all of it to the
+    generator, and 70 % if the discriminator's weights are beta-calibrated. Other methods
+    of the paper, and "tilt", split epsilon as `publish` does, 30 % for the generator and 70 % for the weights, at the
+    paper's delta; the generator has all of delta if the weights need none, and half of it otherwise. On rows of a
+    generator without privacy, whose cost is infinite, the weights have all. "iwbayes" is `publish` (its weights alone
+    where the generator has no privacy), at the paper's delta and at 1e-6, and with ``for_models`` naming the regression
+    of the response on all other columns, at the paper's delta.
 
     Parameters
     ----------
@@ -132,7 +145,7 @@ class Methods:
     seed : int
     epsilon : float
     n_synthetic : int, optional
-        Of `publish`, whose default is five rows a private row; all others draw as many rows as are private.
+        Of all methods; by default five rows for each private row.
     steps : int, optional
         Of networks, other than usual.
     **settings
@@ -150,41 +163,47 @@ class Methods:
         **settings: Any,
     ) -> None:
         self._rows, self._generator, self._seed, self._epsilon = rows, generator, seed, epsilon
-        self._n_synthetic, self._steps, self._settings = n_synthetic, steps, settings
+        self._steps, self._settings = steps, settings
         self._free = generator in NO_PRIVACY
         self._n = len(rows.train)
+        self._n_synthetic = PER_ROW * self._n if n_synthetic is None else n_synthetic
         self._kept: tuple[Any, iw.SyntheticTable] | None = None
 
     def outcomes(self, methods: Sequence[str] = METHODS) -> Iterator[Outcome]:
         """Releases by each of these methods that exists for the generator, in the order of `METHODS`."""
-        alone = [m for m in ("None", "Discriminator") if m in methods]
+        of_network = self._generator != "PrivBayes"
+        alone = [m for m in _ALONE if m in methods and (of_network or m == "None")]
         if alone:
-            yield from self._generator_alone("Discriminator" in alone and self._generator != "PrivBayes")
-        given = [m for m in METHODS if m in methods and m not in alone and (self._free or m not in OURS)]
-        if given:
-            ledger = self._ledger(self._seed)
-            _, table = self._fitted(self._epsilon * GENERATOR_SHARE, ledger)
-            for method in given:
-                yield from self._where_it_exists(method, table, ledger.statement().events, self._delta(method))
+            yield from self._generator_alone(alone)
+        if CALIBRATED in methods and of_network:
+            yield self._calibrated_discriminator()
+        apart = (*_ALONE, CALIBRATED)
+        given = [m for m in METHODS if m in methods and m not in apart and (self._free or m not in OURS)]
+        yield from self.weights_after(GENERATOR_SHARE, given)
         for method in () if self._free else OURS:
             if method in methods:
                 yield self.published(method, self._delta(method), weights=self._tilt(method))
 
     def weights_after(self, share: float, methods: Sequence[str]) -> Iterator[Outcome]:
         """Releases in which the generator has this share of epsilon and the weights the rest."""
-        ledger = self._ledger(self._seed)
-        _, table = self._fitted(self._epsilon * share, ledger)
+        fits: dict[float, tuple[iw.SyntheticTable, Sequence[iw.Event]]] = {}
         for method in methods:
-            yield from self._where_it_exists(method, table, ledger.statement().events, self._rows.delta, share)
+            provider, delta = self._provider(method), self._delta(method)
+            part = delta if provider.pure else delta / 2
+            if part not in fits:
+                ledger = self._ledger(self._seed)
+                fits[part] = self._fitted(self._epsilon * share, ledger, part)[1], ledger.statement().events
+            yield from self._where_it_exists(method, provider, *fits[part], delta, share)
+
+    def _provider(self, method: str) -> Any:
+        return self._tilt(method) if method in OURS else make_weight_provider(method, self._seed, self._steps)
 
     def _delta(self, method: str) -> float:
         return OUR_DELTA if "1e-6" in method else self._rows.delta
 
     def _tilt(self, method: str) -> iw.TiltWeights:
-        """Return the default, or a tilt to the products of columns of a regression, as in the printed figures."""
-        if method == "iwbayes, for_models":
-            return iw.TiltWeights(features="products", for_models=[formula(self._rows.data)])
-        return iw.TiltWeights()
+        """Return the default, or a tilt in stages to the scores of the regression on all other columns."""
+        return iw.TiltWeights(for_models=[formula(self._rows.data)] if "for_models" in method else ())
 
     def _ledger(self, seed: int, delta: float | None = None) -> iw.Ledger:
         return iw.Ledger(math.inf, self._rows.delta if delta is None else delta, noise=iw.SeededNoise(seed))
@@ -192,15 +211,14 @@ class Methods:
     def _made(self) -> Any:
         return make_generator(self._generator, self._rows.data, self._seed, self._steps, **self._settings)
 
-    def _fitted(self, epsilon: float, ledger: iw.Ledger) -> tuple[Any, iw.SyntheticTable]:
+    def _fitted(self, epsilon: float, ledger: iw.Ledger, delta: float) -> tuple[Any, iw.SyntheticTable]:
         made = self._made()
-        delta = 0.0 if made.pure else self._rows.delta / 2
         if self._kept:  # without privacy no budget changes the rows
-            facts = PublicFacts(self._rows.data.schema, self._n, self._n)
+            facts = PublicFacts(self._rows.data.schema, self._n, self._n_synthetic)
             ledger.charge(*made.events(facts, epsilon=epsilon, delta=delta))
             return self._kept
         found = made.fit(self._rows.private, ledger, epsilon=epsilon, delta=delta)
-        table = found.sample(self._n, random_seed=self._seed)
+        table = found.sample(self._n_synthetic, random_seed=self._seed)
         self._kept = (found, table) if self._free else None
         return found, table
 
@@ -210,14 +228,25 @@ class Methods:
         release = iw.Release(table, weights, statement, n_private=self._n)
         return Outcome(method, release, float(price(statement.events, ledger.delta)[0]), seconds)
 
-    def _generator_alone(self, discriminator: bool) -> Iterator[Outcome]:
+    def _generator_alone(self, methods: Sequence[str]) -> Iterator[Outcome]:
         ledger, start = self._ledger(self._seed), time.perf_counter()
-        fitted, table = self._fitted(self._epsilon, ledger)
-        yield self._outcome("None", table, iw.Weights(np.zeros(self._n), "none"), ledger, start)
-        if discriminator:
+        fitted, table = self._fitted(self._epsilon, ledger, self._rows.delta)
+        weights = {"None": iw.Weights(np.zeros(len(table)), "none")}
+        if len(methods) > 1:
             provider = iw.paper.DiscriminatorWeights(fitted)
-            weights = provider.fit(self._rows.private, table, ledger, epsilon=self._epsilon, delta=0.0)
-            yield self._outcome("Discriminator", table, weights, ledger, start)
+            own = provider.fit(self._rows.private, table, ledger, epsilon=self._epsilon, delta=0.0)
+            weights |= {"Discriminator": own, SMOOTHED: own.psis()}
+        for method in methods:
+            yield self._outcome(method, table, weights[method], ledger, start)
+
+    def _calibrated_discriminator(self) -> Outcome:
+        ledger, start, delta = self._ledger(self._seed), time.perf_counter(), self._rows.delta / 2
+        share = GENERATOR_SHARE  # of the calibration: the generator needs more than it
+        fitted, table = self._fitted(self._epsilon * (1 - share), ledger, delta)
+        provider = iw.paper.BetaCalibratedWeights(iw.paper.DiscriminatorWeights(fitted))
+        epsilon = self._epsilon * (1 if self._free else share)
+        weights = provider.fit(self._rows.private, table, ledger, epsilon=epsilon, delta=delta)
+        return self._outcome(CALIBRATED, table, weights, ledger, start)
 
     def _where_it_exists(self, method: str, *how: Any) -> Iterator[Outcome]:
         """Leave out BetaDebiased where its factor does not exist: with so much noise the formula has no value."""
@@ -229,13 +258,11 @@ class Methods:
             print(f"no {method}: {refusal}", file=sys.stderr)
 
     def _weighted(
-        self, method: str, table: Any, spent: Sequence[iw.Event], delta: float, share: float = GENERATOR_SHARE
+        self, method: str, provider: Any, table: Any, spent: Sequence[iw.Event], delta: float, share: float
     ) -> Outcome:
         ledger = self._ledger(1000 + self._seed, delta)
         ledger.charge(*spent)
         start = time.perf_counter()
-        ours = method in OURS
-        provider = self._tilt(method) if ours else make_weight_provider(method, self._seed, self._steps)
         epsilon = self._epsilon * (1 if self._free else 1 - share)
         # the generator has the other half of delta, where it uses any
         part = 0.0 if provider.pure else delta if self._free else delta / 2
@@ -299,7 +326,9 @@ def collect(
     run: Callable[..., list[dict[str, Any]]], keys: Sequence[str], jobs: Sequence[tuple], settings: argparse.Namespace,
     by: Sequence[str] = (), **known: Any,
 ) -> pd.DataFrame:  # fmt: skip
-    """Run what ``OUTPUT/NAME.csv`` does not hold, in a few processes, and append it there.
+    """Run what ``OUTPUT/NAME-CODE.csv`` does not hold, in a few processes, and append it there.
+
+    CODE is a digest of all code, so that a file has rows of one version only.
 
     Parameters
     ----------
@@ -325,7 +354,7 @@ def collect(
     RuntimeError
         When runs failed, after the others are done and written.
     """
-    path = settings.output / f"{settings.name}.csv"
+    path = settings.output / f"{settings.name}-{results.digest_of_all()}.csv"
     # "None" is a method, not a missing cell
     parts = [pd.read_csv(path, keep_default_na=False, na_values=[""])] if path.exists() else []
     done = set(parts[0][list(keys)].itertuples(index=False, name=None)) if parts else set()

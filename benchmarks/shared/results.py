@@ -19,7 +19,7 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import version
@@ -37,26 +37,58 @@ _reports: list[str] = []
 
 
 def figure(key: str, value: float, se: float | None = None, n: int | None = None) -> None:
-    """Report a figure by its key, which is unique in the benchmark, with its standard error and number of cases."""
+    """Report a figure by its key, which is unique in the benchmark, with its standard error and number of cases.
+
+    Spaces of the key become hyphens.
+    """
+    key = key.replace(" ", "-")
     if key in _figures:
         raise ValueError(f"the figure {key!r} was reported twice.")
     given = {"value": value, "se": se, "n": n}
     _figures[key] = {name: _plain(part) for name, part in given.items() if part is not None}
 
 
-def table(frame: Any, prefix: str = "", *, n: str | None = None) -> None:
+def table(frame: Any, prefix: str = "", *, n: str | None = None, shown: Mapping[str, str] | None = None) -> None:
     """Report every number of a data frame, by the names of row and column; ``x_se`` is the error of column ``x``.
 
-    ``n`` names the column with the number of cases.
+    ``n`` names the column with the number of cases. ``shown`` are the columns of a table for pages, with the format of
+    each, see `formatted`.
     """
+    if shown:
+        report(markdown(frame, shown))
     for row in frame.reset_index().to_dict("records"):
         index = [row.pop(name) for name in (frame.index.names if frame.index.names[0] else ["index"])]
         labels = [f"{part:g}" if isinstance(part, float) else str(part) for part in index]
         for name, value in row.items():
             if isinstance(value, str) or name == n or str(name).endswith("_se"):
                 continue
-            key = "/".join((*([prefix] if prefix else []), *labels, str(name))).replace(" ", "-")
+            key = "/".join((*([prefix] if prefix else []), *labels, str(name)))
             figure(key, value, row.get(f"{name}_se"), None if n is None else int(row[n]))
+
+
+def formatted(value: float | None, form: str) -> str:
+    """Write a number in a format of Python, or in percent with so many digits (``p1``); a dash for a missing one."""
+    if value is None or math.isnan(value):
+        return "–"
+    if form == "d":
+        return f"{value:,.0f}"
+    return f"{100 * value:.{form[1:]}f} %" if form[0] == "p" else f"{value:{form}}"
+
+
+def markdown(frame: Any, shown: Mapping[str, str]) -> str:
+    """Write some columns of a data frame as a table, beside the levels of its index that vary, with standard errors."""
+    flat = frame.reset_index()
+    varies = [name for name in frame.index.names if flat[name].nunique() > 1]
+    lines = [[*varies, *(name.replace("_", " ") for name in shown)]]
+    lines.append(["---"] * len(lines[0]))
+    for _, row in flat.iterrows():
+        cells = [f"{part:g}" if isinstance(part, float) else str(part) for part in row[varies]]
+        for name, form in shown.items():
+            text, se = formatted(row[name], form), row.get(f"{name}_se")
+            known = se is not None and math.isfinite(se) and text != "–"
+            cells.append(f"{text} ± {formatted(se, form).removesuffix(' %')}" if known else text)
+        lines.append(cells)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def clustered_se(values: Any, clusters: Any) -> float:
@@ -126,7 +158,7 @@ def record(name: str, line: str) -> Iterator[None]:
         "python": platform.python_version(),
         "versions": {package: version(package) for package in _PACKAGES},
         "figures": dict(_figures),
-        **({"report": "\n".join(_reports)} if _reports else {}),
+        **({"report": "\n\n".join(_reports)} if _reports else {}),
         "code": {path: digest_of(ROOT / path) for path in sorted({*loaded, f"benchmarks/{line.split()[0]}"})},
     }
     FOLDER.mkdir(exist_ok=True)
@@ -179,6 +211,13 @@ def digest_of(path: Path) -> str:
         if documented and body and ast.get_docstring(node, clean=False) is not None:
             body[0] = ast.Pass()
     return hashlib.sha256("".join(_flat(tree)).encode()).hexdigest()[:16]
+
+
+def digest_of_all() -> str:
+    """Return a digest of the code of the package and of all benchmarks."""
+    folders = (ROOT / "iwbayes", ROOT / "benchmarks")
+    every = sorted(path for folder in folders for path in folder.rglob("*.py"))
+    return hashlib.sha256("".join(map(digest_of, every)).encode()).hexdigest()[:8]
 
 
 def _flat(node: Any) -> Iterable[str]:

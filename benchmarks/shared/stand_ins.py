@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from data_sets import ADULT_BOUNDS, BANKNOTE, BOSTON, GENES
+from data_sets import ADULT_BOUNDS, BANKNOTE, BOSTON
 
 import iwbayes as iw
 
@@ -32,7 +32,7 @@ def write(folder: Path, n: int = 1000) -> Path:
     rng = np.random.default_rng(1)
     rows(iw.Schema(*BANKNOTE), n, rng).to_csv(folder / "banknote.csv", index=False)
     rows(iw.Schema(*BOSTON), n, rng).to_csv(folder / "boston_housing.csv", index=False, header=False)
-    genes = pd.DataFrame(rng.normal(size=(n, 1 + len(GENES))).clip(-5, 5), columns=["y", *GENES])
+    genes = pd.DataFrame(rng.normal(size=(n, 7)).clip(-5, 5), columns=["y", *(f"X{place}_at" for place in range(6))])
     genes.to_csv(folder / "tgfb_172.txt", index=False, sep=" ")
     numbers = (iw.Integer(name, *ends) for name, ends in ADULT_BOUNDS.items())
     adult = iw.Schema(*numbers, *(iw.Categorical(name, levels) for name, levels in _ADULT_LEVELS.items()))

@@ -28,6 +28,7 @@ _HOMES = {
     "TiltWeights": "iwbayes.curator.weight_providers.tilt",
     "LogisticWeights": "iwbayes.paper.logistic_weights",
     "NeuralWeights": "iwbayes.paper.neural_weights",
+    "PrintedNeuralWeights": "iwbayes.paper.printed_network",
     "BetaCalibratedWeights": "iwbayes.paper.beta_weights",
     "OutputNoiseWeights": "iwbayes.paper.output_noise",
     "DiscriminatorWeights": "iwbayes.paper.given_ratio",

@@ -26,6 +26,7 @@ from iwbayes.paper.methods import METHODS
 from iwbayes.paper.neural_weights import NeuralWeights
 from iwbayes.paper.output_noise import OutputNoiseWeights
 from iwbayes.paper.pate.pate import PATEGAN
+from iwbayes.paper.printed_network import PrintedNeuralWeights
 from iwbayes.paper.queries import PrivateLogisticRegression
 from iwbayes.paper.variance_test import FiniteVarianceTest, finite_variance_test
 from iwbayes.paper.without_privacy import run_without_privacy
@@ -45,6 +46,7 @@ __all__ = [
     "LogisticWeights",
     "NeuralWeights",
     "OutputNoiseWeights",
+    "PrintedNeuralWeights",
     "PrivateLogisticRegression",
     "beta_calibrate",
     "finite_variance_test",

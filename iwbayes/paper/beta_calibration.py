@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.special import expit, log_expit
 
+from iwbayes.evidence import FeatureMap
+from iwbayes.evidence.measurement import MEAN_OF_FEATURES
+from iwbayes.paper.logistic_loss import LOGISTIC_COEFFICIENTS, LogisticRatio
+from iwbayes.release import Release
 from iwbayes.release.weights import Weights
+from iwbayes.tables import SyntheticTable
 from iwbayes.utils.arrays import Array
 
 #: Gradient norm at which the fit stops, and the largest norm accepted if rounding errors end the search. Slopes at the
 #: bound 0 do not count.
 TOLERANCE, ROUNDING = 1e-11, 1e-6
+#: Largest range of the differences between a function of the rows and log weights that are this function.
+SAME = 1e-6
 
 
 @dataclass(frozen=True)
@@ -60,7 +70,7 @@ class BetaCalibration:
         return np.where(np.isneginf(r), -np.inf, below + above + self.c)
 
 
-def beta_calibrate(weights: Weights, *, public: ArrayLike, l2: float = 0.0) -> Weights:
+def beta_calibrate(weights: Weights | Release, *, public: ArrayLike | pd.DataFrame, l2: float = 0.0) -> Weights:
     """Calibrate weights with public real rows, at no privacy cost.
 
     Use it for weights that rank rows well but are too extreme or not extreme enough. The map is a class-normalised
@@ -69,11 +79,12 @@ def beta_calibrate(weights: Weights, *, public: ArrayLike, l2: float = 0.0) -> W
 
     Parameters
     ----------
-    weights : Weights
+    weights : Weights or Release
         Weights as they were fitted, without any post-processing. Each weight draw gets a separate map.
-    public : array_like, shape (row,) or (draw, row)
-        Values of the same fitted log ratio at public rows from the private distribution, for example
-        ``fitted.log_ratio(table)``, with the normalisation of the log weights.
+    public : DataFrame, or array_like of shape (row,) or (draw, row)
+        Public rows from the private distribution, under the schema of a release; with weights, the values of the same
+        fitted log ratio at these rows, for example ``fitted.log_ratio(table)``, with the normalisation of the log
+        weights.
     l2 : float, default 0.0
         Strength of the penalty ``l2/2 ((a - 1)**2 + (b - 1)**2 + c**2)``, at least 0. The default is the published
         method; small positive values help if there are few rows.
@@ -89,7 +100,9 @@ def beta_calibrate(weights: Weights, *, public: ArrayLike, l2: float = 0.0) -> W
     ------
     ValueError
         If the weights were post-processed; ``public`` is empty, not finite or has a different number of draws; ``l2``
-        is negative; or ``l2`` is 0 and the log ratio separates public from synthetic rows, so no best map exists.
+        is negative; or ``l2`` is 0 and the log ratio separates public from synthetic rows, so no best map exists. Also
+        if a release does not contain its log ratio as a function of the row: it does for a tilt of columns and for
+        `LogisticWeights`, and not for scores of named models or for networks.
 
     Examples
     --------
@@ -103,6 +116,11 @@ def beta_calibrate(weights: Weights, *, public: ArrayLike, l2: float = 0.0) -> W
     >>> bold.ess < 50, calibrated.ess > 500, calibrated.steps
     (True, True, ('beta calibrate',))
     """
+    if isinstance(weights, Release):
+        if not isinstance(public, pd.DataFrame):
+            raise TypeError(f"with a release, public must be a DataFrame of rows; got {type(public).__name__}.")
+        public = _log_ratio_at(weights, public)
+        weights = weights.weights
     rows = np.atleast_2d(np.asarray(public, dtype=np.float64))
     if weights.steps:
         raise ValueError(
@@ -121,6 +139,33 @@ def beta_calibrate(weights: Weights, *, public: ArrayLike, l2: float = 0.0) -> W
     calibrated = [fit_beta_calibration(real, draw, l2=l2)(draw) for real, draw in pairs]
     # replace() drops the source, because the ledger of these weights did not record the public rows
     return replace(weights, log_weights=np.stack(calibrated), steps=("beta calibrate",))
+
+
+def _log_ratio_at(release: Release, public: pd.DataFrame) -> Array:
+    """Return the log ratio of a release at public rows, shape (row,), with the normalisation of its log weights."""
+    synthetic, weights = release.synthetic, release.weights
+    table = SyntheticTable(public, synthetic.schema)
+    for function in _functions(release):
+        offset = weights.log_weights[0] - function(synthetic)
+        if weights.n_draws == 1 and np.ptp(offset) < SAME:
+            return np.asarray(function(table) + offset.mean())
+    raise ValueError(
+        f"the release does not contain the log ratio of its weights ({weights.method}) as a function of the row. Pass "
+        f"its weights, and the log ratio at the public rows that its curator can compute."
+    )
+
+
+def _functions(release: Release) -> Iterator[Callable[[SyntheticTable], Array]]:
+    """Yield functions of rows that the log ratio of a release may be, up to a constant."""
+    measurement, schema = release.weights.measurement, release.synthetic.schema
+    if measurement is None:
+        return
+    features, coefficients = measurement.features, measurement.coefficients
+    if measurement.name == MEAN_OF_FEATURES and isinstance(features, FeatureMap) and coefficients is not None:
+        yield lambda table: features.transform(table.frame)[:, measurement.tilt_columns] @ coefficients
+    if measurement.name == LOGISTIC_COEFFICIENTS:
+        for centred, noise in product((True, False), (None, measurement.noise)):
+            yield LogisticRatio(measurement.value, schema, noise, centred).log_ratio  # type: ignore[arg-type]
 
 
 def fit_beta_calibration(real: ArrayLike, synthetic: ArrayLike, *, l2: float = 0.0) -> BetaCalibration:

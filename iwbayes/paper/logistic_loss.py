@@ -1,4 +1,4 @@
-"""Logistic regression of private against synthetic rows: solver, sensitivity, and objective perturbation.
+"""Logistic regression of private against synthetic rows: log ratio, solver, sensitivity, objective perturbation.
 
 Both classes have the same total weight. Several weight providers share this module (methods: Ghalebikesabi et al. 2022,
 section 3; Ji & Elkan 2013; Chaudhuri et al. 2011). Objective perturbation is pure epsilon, with rounding accounted for.
@@ -7,6 +7,7 @@ section 3; Ji & Elkan 2013; Chaudhuri et al. 2011). Objective perturbation is pu
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,10 +18,12 @@ from scipy.special import expit
 from iwbayes.curator.privacy.mechanisms import power_of_two_below
 from iwbayes.curator.privacy.noise import NoiseSource
 from iwbayes.curator.protocols import PublicFacts
+from iwbayes.evidence.distributions import GaussianDistribution, LaplaceDistribution, SphericalDistribution
 from iwbayes.schema import Schema
 from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.utils import checks
 from iwbayes.utils.arrays import Array
+from iwbayes.utils.digest import digest
 from iwbayes.utils.threads import one_blas_thread
 
 #: Norm of the gradient at which the solver stops. It is fixed in advance, and the sensitivity accounts for it.
@@ -28,6 +31,11 @@ TOLERANCE = 1e-12
 #: Number of rows that are summed at a time.
 CHUNK = 4096
 _STALLED = "the logistic fit did not reach its tolerance, because of rounding errors. Pass a larger l2."
+
+
+CoefficientDistribution = GaussianDistribution | SphericalDistribution | LaplaceDistribution
+#: Name of the measurement of a logistic log ratio.
+LOGISTIC_COEFFICIENTS = "logistic coefficients"
 
 
 class Reach(NamedTuple):
@@ -43,8 +51,10 @@ def check_penalty(l2: Any) -> None:
     checks.positive("l2", l2, "It bounds the sensitivity.")
 
 
-def encoded_reach(schema: Schema) -> Reach:
+def encoded_reach(schema: Schema, *, centred: bool = True) -> Reach:
     """Return the Euclidean centre, diameter and radius of all rows that a schema can encode. They are public.
+
+    Without ``centred``, the centre is the smallest value of each feature, so that all features are in [0, 1].
 
     An encoded row consists of one block per column. Squared distances therefore add up over columns, and each is
     largest at corners of the block.
@@ -53,6 +63,7 @@ def encoded_reach(schema: Schema) -> Reach:
     for column in schema:
         corners = column.corners
         center = corners.mean(axis=0) if column.kind == "categorical" else (corners.max(0) + corners.min(0)) / 2
+        center = center if centred else corners.min(axis=0)
         gaps = corners[:, None, :] - corners[None, :, :]
         diameter += float(np.max((gaps**2).sum(axis=2)))
         radius += float(np.max(((corners - center) ** 2).sum(axis=1)))
@@ -69,6 +80,46 @@ def design_of(schema: Schema, frame: pd.DataFrame, reach: Reach) -> Array:
     """Return the `design` of a canonical table that may have more columns than the schema."""
     features = schema.encode(frame) - reach.center
     return np.column_stack([features, np.ones(len(features))])
+
+
+@dataclass(frozen=True)
+class LogisticRatio:
+    """A released logistic log ratio, log w(x) = b.x, minus the log of E exp(noise.x) if it is debiased.
+
+    Parameters
+    ----------
+    coefficients : ndarray, shape (k,)
+        Noisy coefficients b of the centred encoded features and the constant 1.
+    schema : Schema
+        Schema of the rows.
+    distribution : noise distribution or None, default None
+        Distribution of the noise in the coefficients. None means that nothing is debiased.
+    centred : bool, default True
+        Whether the features are centred; otherwise they are in [0, 1].
+    """
+
+    coefficients: Array
+    schema: Schema
+    distribution: CoefficientDistribution | None = None
+    centred: bool = True
+
+    def log_ratio(self, table: PrivateTable | SyntheticTable) -> Array:
+        """Return the log ratio of each row, natural logs, shape (row,).
+
+        ValueError if the table has a different schema, or if the debias factor of a row does not exist.
+        """
+        if table.schema != self.schema:
+            raise ValueError(
+                "the table must have the schema under which the log ratio was learned; its schema differs. Pass a "
+                "table with that schema."
+            )
+        rows = design(table, encoded_reach(self.schema, centred=self.centred))
+        log_ratio = rows @ self.coefficients
+        return log_ratio if self.distribution is None else log_ratio + self.distribution.log_debias_factor(rows)
+
+    def fingerprint(self) -> str:
+        """Return a digest of the coefficients, the schema and the noise distribution."""
+        return digest("LogisticRatio", self.coefficients, self.schema.to_toml(), repr(self.distribution), self.centred)
 
 
 def gradient_reach(reach: Reach, adjacency: str) -> float:

@@ -11,10 +11,14 @@ import numpy as np
 from iwbayes.curator.privacy.accounting import check_budget
 from iwbayes.curator.protocols import PublicFacts
 from iwbayes.curator.weight_providers.provider import OpenFit
-from iwbayes.evidence.distributions import GaussianDistribution, LaplaceDistribution, SphericalDistribution
+from iwbayes.evidence.distributions import LaplaceDistribution
 from iwbayes.evidence.measurement import Measurement
 from iwbayes.paper.logistic_loss import (
+    LOGISTIC_COEFFICIENTS,
+    CoefficientDistribution,
+    LogisticRatio,
     Perturbation,
+    Reach,
     check_penalty,
     design,
     encoded_reach,
@@ -27,55 +31,14 @@ from iwbayes.paper.logistic_loss import (
 from iwbayes.paper.ratio_learner import RatioLearner
 from iwbayes.release.statement import Event
 from iwbayes.release.weights import Weights
-from iwbayes.schema import Schema
-from iwbayes.tables import PrivateTable, SyntheticTable
 from iwbayes.utils import checks
 from iwbayes.utils.arrays import Array
-from iwbayes.utils.digest import digest
 from iwbayes.utils.warnings import PrivacyWarning, WeightsWarning
 
-CoefficientDistribution = GaussianDistribution | SphericalDistribution | LaplaceDistribution
 MECHANISMS = ("gaussian", "spherical", "laplace", "objective", "none", "paper")
 #: Relative margins for the check that the debias factor exists: in total, and per coordinate. Rounding to a grid can
 #: make the noise slightly wider than planned, and at worst this adds up over coordinates.
 _MARGIN, _COORDINATE_MARGIN = 1e-6, 2.0**-19
-
-
-@dataclass(frozen=True)
-class LogisticRatio:
-    """A released logistic log ratio, log w(x) = b.x, minus the log of E exp(noise.x) if it is debiased.
-
-    Parameters
-    ----------
-    coefficients : ndarray, shape (k,)
-        Noisy coefficients b of the centred encoded features and the constant 1.
-    schema : Schema
-        Schema of the rows.
-    distribution : noise distribution or None, default None
-        Distribution of the noise in the coefficients. None means that nothing is debiased.
-    """
-
-    coefficients: Array
-    schema: Schema
-    distribution: CoefficientDistribution | None = None
-
-    def log_ratio(self, table: PrivateTable | SyntheticTable) -> Array:
-        """Return the log ratio of each row, natural logs, shape (row,).
-
-        ValueError if the table has a different schema, or if the debias factor of a row does not exist.
-        """
-        if table.schema != self.schema:
-            raise ValueError(
-                "the table must have the schema under which the log ratio was learned; its schema differs. Pass a "
-                "table with that schema."
-            )
-        rows = design(table, encoded_reach(self.schema))
-        log_ratio = rows @ self.coefficients
-        return log_ratio if self.distribution is None else log_ratio + self.distribution.log_debias_factor(rows)
-
-    def fingerprint(self) -> str:
-        """Return a digest of the coefficients, the schema and the noise distribution."""
-        return digest("LogisticRatio", self.coefficients, self.schema.to_toml(), repr(self.distribution))
 
 
 @dataclass(frozen=True)
@@ -102,6 +65,8 @@ class LogisticWeights(RatioLearner[LogisticRatio]):
     debias : bool, default True
         Whether to multiply the weights by 1/E exp(zeta.x), with zeta the noise in b ("BetaDebiased"). It has no effect
         with "none", which has no noise, and with "objective", because the distribution of its noise in b is unknown.
+    centred : bool, default True
+        Whether the features are centred. Without it they are in [0, 1], as in the paper, and the sensitivity is larger.
 
     Raises
     ------
@@ -121,10 +86,10 @@ class LogisticWeights(RatioLearner[LogisticRatio]):
     Notes
     -----
     Sensitivity. Under replace-one, gradients of N J at any b differ by at most R = max(diameter, sqrt(radius**2 + 1))
-    between neighbouring tables. Diameter and radius are those of the centred encoded rows: sqrt(d) and sqrt(d)/2 for d
-    real columns. J is l2-strongly convex, so the L2 sensitivity of b is (R/N + 2 tol)/l2, with tol the gradient
-    tolerance of the solver. The L1 sensitivity is at most sqrt(d + 1) times that. Under zero-out,
-    R = sqrt(radius**2 + 1). The number of synthetic rows does not affect the privacy cost.
+    between neighbouring tables. Diameter and radius are those of the encoded rows: sqrt(d) and sqrt(d)/2 for d real
+    columns, and sqrt(d) twice without centring. J is l2-strongly convex, so the L2 sensitivity of b is (R/N + 2
+    tol)/l2, with tol the gradient tolerance of the solver. The L1 sensitivity is at most sqrt(d + 1) times that. Under
+    zero-out, R = sqrt(radius**2 + 1). The number of synthetic rows does not affect the privacy cost.
 
     Users with up to tau rows. The sum of the private losses is divided by the released number of rows N. A row that
     appears or vanishes changes the gradient of N J by at most sqrt(radius**2 + 1). R is multiplied by tau.
@@ -153,12 +118,14 @@ class LogisticWeights(RatioLearner[LogisticRatio]):
     l2: float = 0.1
     mechanism: str = "gaussian"
     debias: bool = True
+    centred: bool = True
 
     def __post_init__(self) -> None:
         checks.one_of("mechanism", self.mechanism, MECHANISMS)
         check_penalty(self.l2)
-        if not isinstance(self.debias, bool):
-            raise TypeError(f"debias must be True or False; got {self.debias!r}.")
+        for name in ("debias", "centred"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} must be True or False; got {getattr(self, name)!r}.")
 
     def events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
         """Return the events that `fit` will charge to the ledger."""
@@ -187,14 +154,14 @@ class LogisticWeights(RatioLearner[LogisticRatio]):
         return self._noise(self._sensitivity(facts), dim, epsilon=epsilon, delta=delta)  # type: ignore[no-any-return]
 
     def _weigh(self, fit: OpenFit) -> Weights:
-        rows = design(fit.synthetic, encoded_reach(fit.facts.schema))
+        rows = design(fit.synthetic, self._reach(fit.facts))
         ratio, measurement = self._release(fit, rows)
         debiased = ", debiased" if self.debias and self.mechanism not in ("none", "objective") else ""
         method = f"LogisticWeights({self.mechanism}, l2={self.l2:g}{debiased})"
         return Weights(ratio.log_ratio(fit.synthetic), method, measurement=measurement)  # type: ignore[arg-type]
 
     def _learn(self, fit: OpenFit) -> LogisticRatio:
-        reach = encoded_reach(fit.facts.schema)
+        reach = self._reach(fit.facts)
         width = len(reach.center)
         # the farthest row that the schema allows: the largest norm, with the constant 1 as largest coordinate
         farthest = np.append(np.full(width, reach.radius / math.sqrt(width)), 1.0)[None, :]
@@ -220,26 +187,26 @@ class LogisticWeights(RatioLearner[LogisticRatio]):
         planned = self.noise_distribution(facts, epsilon=epsilon, delta=fit.delta)
         if planned is not None and self.debias:
             _check_existence(planned, debiased_rows)
-        ledger, reach = fit.pay(), encoded_reach(facts.schema)
+        ledger, reach = fit.pay(), self._reach(facts)
         rows = design(fit.private, reach), design(fit.synthetic, reach)
         if self.mechanism == "objective":
             noise = ledger.charge(*self.events(facts, epsilon=epsilon))
             b = perturbed_minimiser(*rows, self._split(facts, epsilon), noise, facts.n_private)
-            return LogisticRatio(b, facts.schema), None
+            return LogisticRatio(b, facts.schema, centred=self.centred), None
         exact = minimise(*rows, self.l2, n_private=facts.n_private)
         if planned is None:
             ledger.charge(*self.events(facts, epsilon=epsilon))
-            return LogisticRatio(exact, facts.schema), None
+            return LogisticRatio(exact, facts.schema, centred=self.centred), None
         change = self._sensitivity(facts)
         spent = self._true_epsilon(facts, epsilon) if self.mechanism == "paper" else epsilon
         noisy = self._noisy(exact, planned.name, sensitivity=change, epsilon=spent, delta=fit.delta, ledger=ledger)
         drawn = noisy.distribution
-        measurement = Measurement("logistic coefficients", noisy.value, drawn, change, None, facts.n_private)
-        return LogisticRatio(noisy.value, facts.schema, drawn if self.debias else None), measurement
+        measurement = Measurement(LOGISTIC_COEFFICIENTS, noisy.value, drawn, change, None, facts.n_private)
+        return LogisticRatio(noisy.value, facts.schema, drawn if self.debias else None, self.centred), measurement
 
     def _split(self, facts: PublicFacts, epsilon: float) -> Perturbation:
         """Return the public settings of objective perturbation. See `plan_perturbation` for its ValueError."""
-        reach = encoded_reach(facts.schema)
+        reach = self._reach(facts)
         return plan_perturbation(
             facts,
             k=facts.schema.n_features + 1,
@@ -250,9 +217,12 @@ class LogisticWeights(RatioLearner[LogisticRatio]):
             remedy="Pass mechanism='spherical'.",
         )
 
+    def _reach(self, facts: PublicFacts) -> Reach:
+        return encoded_reach(facts.schema, centred=self.centred)
+
     def _sensitivity(self, facts: PublicFacts) -> float:
         """Return the sensitivity of the coefficients, in L1 for Laplace noise and in L2 otherwise."""
-        reach = facts.rows_per_user * gradient_reach(encoded_reach(facts.schema), facts.row_adjacency)
+        reach = facts.rows_per_user * gradient_reach(self._reach(facts), facts.row_adjacency)
         change = sensitivity(reach, facts.n_private, self.l2)
         return change * math.sqrt(facts.schema.n_features + 1) if self.mechanism in ("laplace", "paper") else change
 

@@ -15,6 +15,7 @@ from iwbayes.curator.weight_providers.uniform import UniformWeights
 from iwbayes.paper.given_ratio import DiscriminatorWeights, KnownRatioWeights
 from iwbayes.paper.logistic_weights import LogisticWeights
 from iwbayes.paper.neural_weights import NeuralWeights
+from iwbayes.paper.printed_network import PrintedNeuralWeights
 
 #: Maps the paper's names to configured weight providers. Call an entry to get one; pass keywords to change its
 #: settings. "True" takes the known log ratio, and "Discriminator" the fitted network. "LogReg" and "MLP" add no noise
@@ -28,6 +29,7 @@ METHODS: Mapping[str, Callable[..., WeightProvider]] = MappingProxyType(
         "BetaDebiased": partial(LogisticWeights, l2=0.1, mechanism="paper", debias=True),
         "MLP": partial(NeuralWeights, mechanism="none"),
         "DP-MLP": partial(NeuralWeights, mechanism="dp-sgd"),
+        "DP-MLP as printed": PrintedNeuralWeights,
         "Discriminator": DiscriminatorWeights,
     }
 )

@@ -14,8 +14,10 @@ from iwbayes.utils.display import fill, html_table, one_line, wrapped
 #: Sources of privacy noise, from best to worst; a statement shows the worst source used.
 NOISE_KINDS = ("hardened", "floating-point", "unverified", "seeded")
 #: Mechanisms without a hardened sampler.
-FLOATING_POINT = ("spherical", "objective", "dp-sgd")
-MECHANISMS = tuple("gaussian laplace cube spherical exponential above-threshold objective dp-sgd declared none".split())
+FLOATING_POINT = ("spherical", "objective", "dp-sgd", "printed-steps")
+#: Mechanisms that train in steps.
+STEPS = ("dp-sgd", "printed-steps")
+MECHANISMS = ("gaussian", "laplace", "cube", "exponential", "above-threshold", *FLOATING_POINT, "declared", "none")
 #: For each rule, the sentence in a statement on how the costs of the uses were combined.
 RULES = {
     "fixed": "Costs combined by privacy loss distributions: all uses were fixed in advance.",
@@ -49,17 +51,18 @@ class Event:
         Algorithm that used the rows, for example "BayesNet structure".
     mechanism : str
         "gaussian", "laplace", "cube", "spherical", "exponential", "above-threshold", "objective" (objective
-        perturbation), "dp-sgd" (Poisson-sampled Gaussian steps), "declared" (cost of a table from outside, as its maker
-        declared it) or "none" (no noise, so epsilon is infinite).
+        perturbation), "dp-sgd" (Poisson-sampled Gaussian steps), "printed-steps" (the same with noise for each sampled
+        row, see `iwbayes.paper.PrintedNeuralWeights`), "declared" (cost of a table from outside, as its maker declared
+        it) or "none" (no noise, so epsilon is infinite).
     epsilon, delta : float
-        Guarantee of one use alone. For "dp-sgd", the guarantee of all steps together. The default of delta is 0.
+        Guarantee of one use alone. For steps, the guarantee of all of them together. The default of delta is 0.
     noise_multiplier : float or None, default None
-        For "gaussian" and "dp-sgd", noise standard deviation divided by the L2 sensitivity or the clip norm of the
+        For "gaussian" and steps, noise standard deviation divided by the L2 sensitivity or the clip norm of the
         gradient of one row. None for other mechanisms.
     count : int, default 1
         Number of times that the mechanism ran.
     sampling_probability, steps : float and int, or None
-        For "dp-sgd", probability that a row is in a step, and number of steps.
+        For steps, probability that a row is in a step, and number of steps.
     """
 
     label: str
@@ -81,23 +84,25 @@ class Event:
                 f"epsilon {self.epsilon!r}, delta {self.delta!r}."
             )
         object.__setattr__(self, "count", checks.whole(f"{self.label}: count", self.count))
-        multiplier, gaussian = self.noise_multiplier, self.mechanism in ("gaussian", "dp-sgd")
+        multiplier, gaussian = self.noise_multiplier, self.mechanism in ("gaussian", *STEPS)
         if gaussian != (multiplier is not None) or (multiplier is not None and not 0 < multiplier < math.inf):
             raise ValueError(
-                f"{self.label}: noise_multiplier must be positive for gaussian and dp-sgd events, and None for all "
+                f"{self.label}: noise_multiplier must be positive for gaussian events and steps, and None for all "
                 f"others; got {self.noise_multiplier!r} for {self.mechanism}."
             )
         rate, steps = self.sampling_probability, self.steps
-        if self.mechanism != "dp-sgd":
+        if self.mechanism not in STEPS:
             if (rate, steps) != (None, None):
                 raise ValueError(
-                    f"{self.label}: sampling_probability and steps must be None unless the mechanism is dp-sgd."
+                    f"{self.label}: sampling_probability and steps must be None unless the mechanism is one of {STEPS}."
                 )
             return
         checks.share(f"{self.label}: sampling_probability", rate, one=True)
         object.__setattr__(self, "steps", checks.whole(f"{self.label}: steps", steps))
         if self.delta == 0:
-            raise ValueError(f"{self.label}: delta must be above 0 for dp-sgd, whose noise is Gaussian; got 0.")
+            raise ValueError(
+                f"{self.label}: delta must be above 0 for {self.mechanism}, whose noise is Gaussian; got 0."
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Return a plain dictionary for JSON."""

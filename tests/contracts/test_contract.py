@@ -261,6 +261,10 @@ def test_people_with_several_rows_are_protected_as_a_whole(entry, private, synth
     assert ledger.events == () and noise.draws == []
     bounded = bound_contributions(unbounded, ledger, epsilon=0.5, grid=[2])
     bounding = len(ledger.events)
+    if entry.secret_scale:
+        with pytest.raises(ValueError, match="not private for users"):
+            run(entry, bounded, synthetic, ledger)
+        return
     result = result_of(run(entry, bounded, synthetic, ledger))
     assert len(result) > 0
     facts = PublicFacts(SCHEMA, bounded.n_private, len(synthetic), "replace-user", 2, 300)

@@ -112,7 +112,7 @@ def given() -> iw.SyntheticTable:
 
 GIVEN, BAYESNET = Entry("GivenTable", given), next(entry for entry in GENERATORS if entry.name == "BayesNet, delta")
 PRIVATE_GENERATORS = [GIVEN, *(entry for entry in GENERATORS if entry.noisy)]
-PRIVATE_PROVIDERS = [entry for entry in PROVIDERS if entry.noisy or entry.free]
+PRIVATE_PROVIDERS = [entry for entry in PROVIDERS if (entry.noisy or entry.free) and not entry.secret_scale]
 UNIFORM, LINEAR = (
     next(entry for entry in PROVIDERS if entry.name == name) for name in ("UniformWeights", "TiltWeights, linear")
 )

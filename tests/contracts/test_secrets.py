@@ -461,10 +461,11 @@ def drive_providers(said):
     said.fails(lambda: iw.paper.PrivateLogisticRegression(target="no").fit(table(), ledger(), epsilon=1.0, delta=1e-6))
 
 
-@drives("NeuralWeights", "DiscriminatorWeights")
+@drives("NeuralWeights", "PrintedNeuralWeights", "DiscriminatorWeights")
 def drive_neural_weights(said):
     pytest.importorskip("torch")
     drive_provider(said, iw.paper.NeuralWeights(hidden=(8,), steps=5, random_seed=0))
+    drive_provider(said, iw.paper.PrintedNeuralWeights(hidden=(8,), steps=5, random_seed=0))
     quick = {"steps": 10, "batch_size": 64, "generator_hidden": (8,), "discriminator_hidden": (8,), "random_seed": 0}
     said.returned(publish(generator=iw.paper.DPGAN(**quick), weights=iw.paper.DiscriminatorWeights()))
 

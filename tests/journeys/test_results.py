@@ -42,6 +42,9 @@ def test_numbers_are_written_in_their_format(docs):
     content = {
         "date": "2026-11-30",
         "python": "3.13.0",
+        "command": "python benchmarks/r.py",
+        "seconds": 290,
+        "report": "| new |\n",
         "figures": {"a/b": {"value": 0.98765, "se": 0.0123, "n": 1200}},
     }
     text = (
@@ -49,9 +52,10 @@ def test_numbers_are_written_in_their_format(docs):
         "on <!--r @date s--><!---->, <!--r @python s-->2<!---->"
     )
     new = docs.current(text.replace(",d", "d"), lambda name: content)
-    assert re.sub("<!--.*?-->", "", new) == "0.99 (0.012) of 1200; 98.8 % on 2026-11-30, 3.13"
-    whole = docs.current("a\n<!--report r-->\nold\n<!--end of report-->\nb", lambda name: {"report": "| new |\n"})
-    assert whole == "a\n<!--report r-->\n\n| new |\n\n<!--end of report-->\nb"
+    assert re.sub("<!--.*?-->", "", new) == "0.99 (0.012) of 1,200; 98.8 % on 2026-11-30, 3.13"
+    whole = docs.current("a\n<!--report r-->\nold\n<!--end of report-->\nb", lambda name: content)
+    line = "`python benchmarks/r.py`: Python 3.13, 2026-11-30, 5 minutes."
+    assert whole == f"a\n<!--report r-->\n\n| new |\n\n{line}\n\n<!--end of report-->\nb"
     with pytest.raises(KeyError, match="c"):
         docs.current("<!--r c .2f-->9<!---->", lambda name: content)
 

@@ -732,3 +732,72 @@ def test_messages_hold_no_private_value():
     assert "4.12" not in repr(
         BetaCalibratedWeights(KnownBase()).fit_ratio(private, synthetic, ledger, epsilon=1, delta=1e-6)
     )
+
+
+# --- from a release file, with public rows
+
+
+RELEASED = iw.Schema(iw.Real("x", -6, 6), iw.Categorical("g", ("a", "b", "c")))
+
+
+def released(weights, seed=1):
+    """A release of 3,000 rows whose synthetic rows are elsewhere, and 800 public rows from the private distribution."""
+    rng = np.random.default_rng(seed)
+
+    def rows(n, mean, shares):
+        x = rng.normal(mean, 1, n).clip(-6, 6)
+        return pd.DataFrame({"x": x, "g": rng.choice(["a", "b", "c"], n, p=shares)})
+
+    private = iw.PrivateTable(rows(3000, 1.0, [0.5, 0.3, 0.2]), RELEASED)
+    synthetic = synthetic_table(rows(4000, 0.0, [0.3, 0.3, 0.4]), RELEASED)
+    budget = {"epsilon": 2.0, "delta": 1e-6, "noise": SeededNoise(seed), "random_seed": seed}
+    release = iw.publish(private, generator=synthetic, weights=weights, progressbar=False, **budget)
+    return release, rows(800, 1.0, [0.5, 0.3, 0.2])
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        iw.TiltWeights(features="linear"),
+        iw.TiltWeights(features="quadratic"),
+        iw.paper.LogisticWeights(0.01),
+        iw.paper.LogisticWeights(0.01, debias=False),
+        iw.paper.LogisticWeights(0.05, centred=False),
+    ],
+    ids=repr,
+)
+def test_a_release_is_calibrated_with_public_rows(weights, tmp_path):
+    """The release's own rows stand for the public ones: the log ratio at them is the log weight that the file has."""
+    release, public = released(weights)
+    release.save(tmp_path / "r.iwb", allow_uncertified=True)
+    release = iw.load(tmp_path / "r.iwb")
+    again = beta_calibrate(release, public=release.synthetic.frame, l2=1.0)
+    known = beta_calibrate(release.weights, public=release.weights.log_weights[0], l2=1.0)
+    np.testing.assert_allclose(again.log_weights, known.log_weights, atol=1e-6)
+    calibrated = beta_calibrate(release, public=public)
+    assert calibrated.steps == ("beta calibrate",) and len(calibrated) == len(release.synthetic)
+    if isinstance(weights, iw.TiltWeights):  # ridge penalties leave more than a map of the log ratio can repair
+        assert abs(np.average(release.synthetic.frame["x"], weights=calibrated.values) - 1) < 0.15
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (iw.UniformWeights(), "does not contain the log ratio of its weights"),
+        (iw.TiltWeights(features="linear", base=iw.paper.LogisticWeights()), "does not contain the log ratio"),
+        (iw.TiltWeights(for_models=["x ~ g"]), "does not contain the log ratio"),
+    ],
+    ids=repr,
+)
+def test_a_release_without_its_log_ratio_is_refused(weights, message):
+    release, public = released(weights)
+    with pytest.raises(ValueError, match=message):
+        beta_calibrate(release, public=public)
+
+
+def test_public_rows_of_a_release_have_its_columns():
+    release, public = released(iw.TiltWeights(features="linear"))
+    with pytest.raises(TypeError, match="public must be a DataFrame of rows; got ndarray"):
+        beta_calibrate(release, public=np.zeros(3))
+    with pytest.raises(ValueError, match="g"):
+        beta_calibrate(release, public=public[["x"]])

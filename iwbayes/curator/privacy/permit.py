@@ -10,7 +10,7 @@ from functools import partialmethod
 from typing import Any, NoReturn
 
 from iwbayes.curator.privacy.noise import NoiseSource, SeededNoise, SystemNoise
-from iwbayes.release.statement import Event
+from iwbayes.release.statement import STEPS, Event
 
 
 class Permit:
@@ -67,7 +67,7 @@ def _draws(event: Event) -> dict[str, Any]:
         "exponential": {"noisy_max": event.count},
         "above-threshold": {"laplace": 2 * event.count},  # the threshold's noise, and that of the queries
         "objective": {"spherical": event.count},
-        "dp-sgd": {"floating_gaussian": steps, "poisson_sample": steps},
+        **dict.fromkeys(STEPS, {"floating_gaussian": steps, "poisson_sample": steps}),
         "declared": {},
         "none": {"poisson_sample": math.inf},
     }
