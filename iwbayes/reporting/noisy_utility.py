@@ -22,7 +22,7 @@ from iwbayes.curator.protocols import PublicFacts
 from iwbayes.release import Release
 from iwbayes.release.statement import Event, PrivacyStatement
 from iwbayes.reporting.html import bullets, page, table
-from iwbayes.reporting.utility import CELLS, cells_of_table, check_rows
+from iwbayes.reporting.utility import CELLS, WIDTH, cells_of_table, check_rows
 from iwbayes.schema import Date
 from iwbayes.schema.columns import Real
 from iwbayes.tables import PrivateTable
@@ -32,7 +32,6 @@ from iwbayes.utils.display import wrapped
 _MARGINS, _MEANS = "utility margins", "utility means"
 _MEANS_SHARE = 0.3  # of the budget, if there are numbers
 _STEPS = 2**20  # of the width of a column's bounds, to which a number is rounded before it is summed
-_WIDTH = 80  # of lines of text: a terminal
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +63,7 @@ class NoisyUtility:
         return found.groupby(level="column", sort=False).sum()
 
     def __str__(self) -> str:
-        parts = [wrapped("\n".join(self._said), width=_WIDTH)]
+        parts = [wrapped("\n".join(self._said), width=WIDTH)]
         parts += ["", "total variation of single columns", self.margins.round(3).to_string()]
         if len(self.means):
             parts += ["", "means", self.means.to_string(float_format=lambda value: f"{value:.4g}")]
@@ -213,7 +212,8 @@ def _sums(block: pd.DataFrame, *, columns: Sequence[Any]) -> IntArray:
 def _weighted_means(values: pd.Series, weights: tuple[Array, Array]) -> tuple[float, float]:
     numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
     known = ~np.isnan(numbers)
-    first, second = (float(own[known] @ numbers[known] / own[known].sum()) for own in weights)
+    # a column may have no number, or none with weight
+    first, second = (float(own[known] @ numbers[known] / (own[known].sum() or np.nan)) for own in weights)
     return first, second
 
 

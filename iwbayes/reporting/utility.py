@@ -44,7 +44,7 @@ CELLS, _MOST_PAIRS, _MOST_TRIPLES = 8, 300, 200
 #: Products of features are predictors of the propensity score up to so many features.
 _MOST_PRODUCTS = 24
 _FOLDS, _RIDGE = 2, 1e-3
-_WIDTH = 80  # of lines of text: a terminal
+WIDTH = 80  # of lines of text: a terminal
 _ORDERS = {1: "one column", 2: "two columns", 3: "three columns"}
 
 
@@ -89,7 +89,7 @@ class Utility:
         return pd.DataFrame(rows).T[["unweighted", "weighted", "by_chance"]]
 
     def __str__(self) -> str:
-        lines = [wrapped("\n".join(PRIVATE), width=_WIDTH), "", self.overview.round(3).to_string(na_rep="")]
+        lines = [wrapped("\n".join(PRIVATE), width=WIDTH), "", self.overview.round(3).to_string(na_rep="")]
         for formula, found in self.regressions.items():
             kinds = ("private", "weighted", "unweighted")
             rows = [
@@ -97,7 +97,7 @@ class Utility:
                 for name, row in found.iterrows()
             ]
             header = ("mean (sd)", *kinds, "calibrated")
-            lines += ["", wrapped(formula, width=_WIDTH), text_table(header, rows, width=_WIDTH, right=3)]
+            lines += ["", wrapped(formula, width=WIDTH), text_table(header, rows, width=WIDTH, right=3)]
         return "\n".join(lines)
 
     def to_html(self, title: str = "Utility of a release") -> str:

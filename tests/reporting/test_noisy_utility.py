@@ -68,6 +68,14 @@ def test_without_noise_it_gives_shares_and_means(delta):
     assert found.margins.loc["g", "weighted"] == pytest.approx(own)
 
 
+def test_a_column_without_a_synthetic_number_has_no_mean_of_the_release():
+    frame = rows(60, np.random.default_rng(2)).assign(x=np.nan)
+    private = iw.PrivateTable(rows(200, np.random.default_rng(1)), SCHEMA)
+    means = compared(private, seeded_ledger(), release_of(frame=frame)).means
+    assert means.loc["x", ["unweighted", "weighted"]].isna().all() and np.isfinite(means.loc["x", "private"])
+    assert means.drop(index="x").notna().all().all()
+
+
 @pytest.mark.parametrize("delta", [0.0, 1e-6])
 def test_the_noise_is_as_large_as_it_says(delta):
     frame = rows(300, np.random.default_rng(3))
