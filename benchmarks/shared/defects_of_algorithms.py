@@ -193,8 +193,8 @@ plant(FILE, "logistic: published noise at its nominal price",
        more=(Edit(FILE, '(Event(self.label, "laplace", self._true_epsilon(facts, epsilon)),)',
                   '(Event(self.label, "laplace", epsilon),)'),))
 plant(FILE, "logistic: for one row of a user",
-       "reach = facts.rows_per_user * gradient_reach(encoded_reach(facts.schema)",
-       "reach = gradient_reach(encoded_reach(facts.schema)", f"{USER}[LogisticWeights]")
+       "reach = facts.rows_per_user * gradient_reach(self._reach(facts)",
+       "reach = gradient_reach(self._reach(facts)", f"{USER}[LogisticWeights]")
 FILE = "paper/logistic_loss.py"
 GIVEN_BACK = "paper/test_queries.py::test_the_perturbed_minimiser_gives_the_noise_back"
 plant(FILE, "objective: determinants are free",

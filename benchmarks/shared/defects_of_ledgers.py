@@ -359,8 +359,8 @@ plant("paper/adversarial/fitted_gan.py", "GAN: fingerprint without the discrimin
        "paper/test_gan.py::test_a_fingerprint_covers_all_that_rows_and_ratios_depend_on")
 plant("paper/ratio_network.py", "NeuralWeights: fingerprint without the top layer", "*layers, *top)",
        "*layers)", "paper/test_neural.py::test_a_fingerprint_covers_all_that_a_ratio_depends_on")
-plant("paper/logistic_weights.py", "LogisticWeights: fingerprint without the noise law",
-       "self.schema.to_toml(), repr(self.distribution))", "self.schema.to_toml())",
+plant("paper/logistic_loss.py", "LogisticWeights: fingerprint without the noise law",
+       "self.schema.to_toml(), repr(self.distribution), self.centred)", "self.schema.to_toml(), self.centred)",
        "paper/test_logistic.py::test_a_fingerprint_covers_all_that_a_ratio_depends_on")
 plant("paper/beta_weights.py", "BetaCalibratedWeights: registers what rests on unknown ratios",
        "if ledger.holds(base.fingerprint()):", "if True:",
