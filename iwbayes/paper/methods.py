@@ -1,7 +1,7 @@
 """The weight methods of Ghalebikesabi et al. (UAI 2022) by their published names.
 
 >>> METHODS["BetaNoised"](l2=0.01)
-LogisticWeights(l2=0.01, mechanism='paper', debias=False)
+LogisticWeights(l2=0.01, mechanism='paper', debias=False, centred=True)
 """
 
 from __future__ import annotations
