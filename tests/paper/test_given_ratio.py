@@ -73,13 +73,14 @@ def test_a_critic_without_log_odds_is_refused(critic):
 def test_the_papers_methods_by_name():
     methods = iw.paper.METHODS
     assert list(methods) == [
-        "None", "True", "LogReg", "BetaNoised", "BetaDebiased", "MLP", "DP-MLP", "Discriminator",
+        "None", "True", "LogReg", "BetaNoised", "BetaDebiased", "MLP", "DP-MLP", "DP-MLP as printed", "Discriminator",
     ]  # fmt: skip
     assert methods["None"]() == iw.UniformWeights()
     assert methods["LogReg"]() == iw.paper.LogisticWeights(0.1, "none")
     assert methods["BetaNoised"]() == iw.paper.LogisticWeights(0.1, "paper", debias=False)
     assert methods["BetaDebiased"](l2=0.01) == iw.paper.LogisticWeights(0.01, "paper")
     assert methods["MLP"]().mechanism == "none" and methods["DP-MLP"]().mechanism == "dp-sgd"
+    assert methods["DP-MLP as printed"](steps=7) == iw.paper.PrintedNeuralWeights(steps=7)
     gan = Ratio()
     assert methods["Discriminator"](gan) == iw.paper.DiscriminatorWeights(gan)
     assert methods["True"](gan.log_ratio) == iw.paper.KnownRatioWeights(gan.log_ratio)
