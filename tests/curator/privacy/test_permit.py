@@ -37,6 +37,10 @@ PAID = {
     "above-threshold": (Event("use", "above-threshold", 0.5), {"laplace": 2}),
     "objective": (Event("use", "objective", 0.5), {"spherical": 1}),
     "dp-sgd": (STEPS, {"floating_gaussian": 5, "poisson_sample": 5}),
+    "printed-steps": (
+        Event("use", "printed-steps", 0.3, 1e-7, 20.0, 1, 0.01, 5),
+        {"floating_gaussian": 5, "poisson_sample": 5},
+    ),
     "declared": (Event("use", "declared", 0.5), {}),
 }
 
