@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
@@ -105,7 +105,7 @@ class PrintedNeuralWeights(RatioLearner[NeuralRatio]):
     clip_norm: float = 1.0
     learning_rate: float = 0.2
     random_seed: int | None = None
-    progressbar: bool = field(default=True)
+    progressbar: bool = True
 
     pure: ClassVar[bool] = False  # type: ignore[misc]
 
