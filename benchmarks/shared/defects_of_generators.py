@@ -54,6 +54,16 @@ plant(FILE, "AIM: targets from the private rows",
 plant(ENGINE, "AIM: a round that is not declared",
        "releases = range(1, shares.n_selections // shares.n_tables + 1)", "releases = range(1, shares.n_selections)",
        "contracts/test_contract.py::test_each_draw_is_charged_before_it_is_made[AIM]")
+FILE = "curator/generators/tables/steps.py"
+plant(FILE, "AIM: a row counts for each of its steps",
+      "np.bincount(known, minlength=len(public_steps(column)) + 1)",
+      "np.append(np.cumsum(np.bincount(known, minlength=len(public_steps(column)) + 1)[::-1])[:0:-1], len(known))", AIM)
+plant(FILE, "AIM: steps from counts without noise",
+      "widest_step(public_steps(column), noisy.value, noisy.variance)",
+      "widest_step(public_steps(column), counts[columns.index(index)], 0.0)", AIM)
+plant(ENGINE, "AIM: steps that are not declared",
+      "(count_event(f\"{cls._name} steps\", *shares.steps, n_steps),) if n_steps else ()", "()",
+      "contracts/test_contract.py::test_each_draw_is_charged_before_it_is_made[AIM]")
 FILE = "curator/generators/aim/mst.py"
 MST = "curator/test_neighbours.py::test_a_neighbour_never_costs_mst_more_than_each_charge"
 plant(ENGINE, "MST: a replaced row moves a score by one",

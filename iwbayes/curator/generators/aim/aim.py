@@ -34,7 +34,9 @@ _MOST_APART = 300
 class AIM(MarginalModel):
     """Graphical model of marginals that are selected round by round (AIM).
 
-    First, single columns are measured, and the bins of numeric columns are grouped, as in `BayesNet`. In each round,
+    First, noisy counts tell whether nearly all numbers of a column are multiples of a step, such as a half or a
+    thousand; the synthetic ones then are as well. Single columns are measured, and the bins of numeric columns are
+    grouped, as in `BayesNet`. In each round,
     the exponential mechanism then selects a marginal of the workload that the current distribution fits badly. Its
     counts are measured with noise, and a log-linear distribution is fitted to all counts. See docs/methods.md#aim.
 
@@ -106,9 +108,9 @@ class AIM(MarginalModel):
         return self.rounds or default_rounds(facts, epsilon, delta)
 
     @classmethod
-    def _split(cls, epsilon: float, delta: float, n_selections: int) -> Shares:
+    def _split(cls, epsilon: float, delta: float, steps: bool, n_selections: int) -> Shares:
         # few rounds measure each column rarely, so single columns then get more
-        return Shares.of(epsilon, delta, max(COLUMNS_SHARE, 2 / (n_selections + 2)), n_selections, 1)
+        return Shares.of(epsilon, delta, steps, max(COLUMNS_SHARE, 2 / (n_selections + 2)), n_selections, 1)
 
     def _candidates(self, schema: Schema) -> Candidates:
         """List the sets that may be measured. Raise ValueError for unknown names or too many sets."""

@@ -15,6 +15,7 @@ from iwbayes.curator.generators.ledger_fit import LedgerFit
 from iwbayes.curator.generators.tables.coding import RowCodes, coded_rows, useful_cells
 from iwbayes.curator.generators.tables.counts import Codes, NoisyCounts, count_event, count_moves, split_budget
 from iwbayes.curator.generators.tables.network import FittedNetwork
+from iwbayes.curator.generators.tables.steps import columns_with_steps, find_steps
 from iwbayes.curator.privacy.accounting import check_budget, gaussian_multiplier, largest_scale
 from iwbayes.curator.privacy.ledger import Ledger
 from iwbayes.curator.privacy.mechanisms import Budget, exponential
@@ -25,6 +26,7 @@ from iwbayes.utils.arrays import Array
 
 #: Shares of the budget (of the squared privacy parameter mu) for single columns, at least, and for all selections.
 COLUMNS_SHARE, SELECTION_SHARE = 0.15, 0.1
+STEPS_SHARE = 0.02  # the same for the steps of numbers, which all rows of a column tell
 JOINT_CELLS, JOINT_COLUMNS = 100_000, 32  # most of a joint table; larger distributions use a junction tree
 MOST_GROUPS = 32  # largest number of groups of bins of a numeric column
 #: Required ratio of a cell's mean count to its mean absolute noise, for bins of single columns and for tables.
@@ -36,8 +38,9 @@ _STEPS, _GAIN = 100, 1e-9  # largest number of optimiser steps, and the relative
 
 
 class Shares(NamedTuple):
-    """Budget of all single columns, of one selection (an epsilon), and of one release of ``n_tables`` tables."""
+    """Budget of steps, of all single columns, of one selection (an epsilon), and of one release of some tables."""
 
+    steps: Budget
     columns: Budget
     selection: float
     tables: Budget
@@ -45,18 +48,24 @@ class Shares(NamedTuple):
     n_tables: int
 
     @classmethod
-    def of(cls, epsilon: float, delta: float, columns_share: float, n_selections: int, n_tables: int) -> Shares:
-        """Split a budget, before it is scaled to its joint cost. Without selections, the columns get all of it."""
-        if n_selections == 0:
-            (columns,) = split_budget(epsilon, delta, (1.0,))
-            return cls(columns, 0.0, columns, 0, 1)
-        tables_share = (1 - columns_share - SELECTION_SHARE) / (n_selections // n_tables)
-        columns, tables = split_budget(epsilon, delta, (columns_share, tables_share))
+    def of(
+        cls, epsilon: float, delta: float, steps: bool, columns_share: float, n_selections: int, n_tables: int
+    ) -> Shares:
+        """Split a budget, before it is scaled to its joint cost. Without selections, the columns get their share."""
+        shares = {"steps": STEPS_SHARE} if steps else {}
+        shares["columns"] = 1 - sum(shares.values())
+        if n_selections:
+            rest = shares["columns"] - columns_share - SELECTION_SHARE
+            shares |= {"columns": columns_share, "tables": rest / (n_selections // n_tables)}
+        parts = dict(zip(shares, split_budget(epsilon, delta, tuple(shares.values())), strict=True))
+        found, columns = parts.get("steps", Budget(0.0, 0.0)), parts["columns"]
+        if not n_selections:
+            return cls(found, columns, 0.0, columns, 0, 1)
         selection = SELECTION_SHARE * epsilon / n_selections
         if delta > 0:
             # mu**2/2 of all selections together: a pure epsilon is at most epsilon**2/2-zCDP
             selection = math.sqrt(SELECTION_SHARE / n_selections) / gaussian_multiplier(epsilon, delta)
-        return cls(columns, selection, tables, n_selections, n_tables)
+        return cls(found, columns, selection, parts["tables"], n_selections, n_tables)
 
 
 class NoisyMarginal(NamedTuple):
@@ -108,44 +117,52 @@ class MarginalModel(LedgerFit[FittedNetwork]):
 
     def _events(self, facts: PublicFacts, *, epsilon: float, delta: float = 0.0) -> tuple[Event, ...]:
         """Return the events that `fit` will charge."""
-        return self._counted(self._shares(facts, *check_budget(epsilon, delta)), len(facts.schema))
+        shares = self._shares(facts, *check_budget(epsilon, delta))
+        return self._counted(shares, len(facts.schema), len(columns_with_steps(facts.schema)))
 
     @classmethod
-    def _counted(cls, shares: Shares, n_columns: int) -> tuple[Event, ...]:
+    def _counted(cls, shares: Shares, n_columns: int, n_steps: int) -> tuple[Event, ...]:
+        found = (count_event(f"{cls._name} steps", *shares.steps, n_steps),) if n_steps else ()
         columns = count_event(f"{cls._name} columns", *shares.columns, n_columns)
         if not shares.n_selections:
-            return (columns,)
+            return (*found, columns)
         selection = Event(f"{cls._name} selection", "exponential", shares.selection, count=shares.n_selections)
         releases = range(1, shares.n_selections // shares.n_tables + 1)
         tables = [count_event(cls._release.format(k), *shares.tables, shares.n_tables) for k in releases]
-        return (columns, selection, *tables)
+        return (*found, columns, selection, *tables)
 
     def _n_selections(self, facts: PublicFacts, epsilon: float, delta: float) -> int:
         raise NotImplementedError
 
     @classmethod
-    def _split(cls, epsilon: float, delta: float, n_selections: int) -> Shares:
+    def _split(cls, epsilon: float, delta: float, steps: bool, n_selections: int) -> Shares:
         raise NotImplementedError
 
     def _shares(self, facts: PublicFacts, epsilon: float, delta: float) -> Shares:
         """Split the budget. With delta above 0, the shares are scaled up so that their joint cost uses the budget."""
-        n = self._n_selections(facts, epsilon, delta)
-        scale = self._scale(len(facts.schema), n, epsilon, delta) if delta > 0 else 1.0
-        return self._split(scale * epsilon, delta, n)
+        n, n_steps = self._n_selections(facts, epsilon, delta), len(columns_with_steps(facts.schema))
+        scale = self._scale(len(facts.schema), n_steps, n, epsilon, delta) if delta > 0 else 1.0
+        return self._split(scale * epsilon, delta, n_steps > 0, n)
 
     @classmethod
     @lru_cache(maxsize=256)
-    def _scale(cls, n_columns: int, n: int, epsilon: float, delta: float) -> float:
+    def _scale(cls, n_columns: int, n_steps: int, n: int, epsilon: float, delta: float) -> float:
         """Return the largest factor of the budget for which all events together cost at most the budget."""
-        return largest_scale(lambda t: cls._counted(cls._split(t * epsilon, delta, n), n_columns), epsilon, delta)
+
+        def events(t: float) -> tuple[Event, ...]:
+            return cls._counted(cls._split(t * epsilon, delta, n_steps > 0, n), n_columns, n_steps)
+
+        return largest_scale(events, epsilon, delta)
 
     def _learn(
         self, private: PrivateTable, ledger: Ledger, facts: PublicFacts, epsilon: float, delta: float
     ) -> FittedNetwork:
         shares, columns = self._shares(facts, epsilon, delta), range(len(facts.schema))
+        steps = find_steps(private, ledger, facts, shares.steps, label=f"{self._name} steps")
         coded = coded_rows(
             private, ledger, facts, shares.columns, label=f"{self._name} columns", columns=columns,
             max_bins=self.max_bins, theta=BINS_THETA, n_groups=most_groups(facts, shares), keep=True,
+            steps=steps,
         )  # fmt: skip
         sizes = tuple(g.size for g in coded.groups)
         measured = [NoisyMarginal((c,), *found) for c, found in sorted(coded.measured.items())]

@@ -57,8 +57,8 @@ class MST(MarginalModel):
         return len(facts.schema) - 1
 
     @classmethod
-    def _split(cls, epsilon: float, delta: float, n_selections: int) -> Shares:
-        return Shares.of(epsilon, delta, COLUMNS_SHARE, n_selections, n_selections)
+    def _split(cls, epsilon: float, delta: float, steps: bool, n_selections: int) -> Shares:
+        return Shares.of(epsilon, delta, steps, COLUMNS_SHARE, n_selections, n_selections)
 
     def _measure(self, rows: RowCodes, estimated: Estimated, ledger: Ledger, shares: Shares) -> None:
         chosen, budget = _tree(rows, estimated, ledger, shares), shares.tables._asdict()

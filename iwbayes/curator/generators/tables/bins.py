@@ -15,6 +15,7 @@ from iwbayes.curator.generators.tables.smoothing import LEAST_BINS, smoothed_cou
 from iwbayes.schema.columns import Column, Real, _Numeric, _Whole
 from iwbayes.utils.arrays import Array
 
+SAME = 1e-6  # a number this near to a multiple of a step, in steps, is one: numbers such as 18.35 are not exact
 CLEARLY = 3.0  # a bound is a spike if its count exceeds the expected one by this many standard deviations of the noise
 
 
@@ -23,21 +24,30 @@ class ColumnBins:
     """Codes of one column: levels, integers or equal-width bins; then its heaps, and a last code for missing cells.
 
     Each bound of a numeric column is a separate bin, of width zero if the column is real. Bins are right-open, except
-    the last one, which is closed.
+    the last one, which is closed. With a step, all numbers but the bounds are multiples of it.
     """
 
     column: Any  # a Column
-    edges: Array | None  # on the column's transformed scale; None for levels
+    edges: Array | None  # on the column's transformed scale; with a step, on the column's own; None for levels
+    step: float | None = None
 
     @classmethod
-    def of(cls, column: Column, n_bins: int) -> ColumnBins:
-        """Make ``n_bins`` equal-width bins between the public bounds, or one per integer, plus one for each bound."""
-        if isinstance(column, _Whole):
-            within = column.upper - column.lower - 1
+    def of(cls, column: Column, n_bins: int, step: float | None = None) -> ColumnBins:
+        """Make ``n_bins`` bins between the public bounds, or one per integer or multiple, plus one for each bound.
+
+        They have equal widths on the transformed scale, up to whole numbers of integers or multiples.
+        """
+        if step is not None or isinstance(column, _Whole):
+            unit = 1.0 if step is None else step
+            first, within = points(column, unit)
             count = max(min(within, n_bins), 1)
             inner = 1 + np.arange(count + 1) * within // count
-            edges = np.unique(np.concatenate([[0], inner, [within + 2]])) + column.lower
-            return cls(column, edges - 0.5)
+            if isinstance(column, Real) and count < within:
+                low, high = column._forward(np.array([column.lower, column.upper], dtype=np.float64))
+                even = column._backward(np.linspace(low, high, count + 1)[1:-1]) / unit - first
+                inner = np.concatenate([[1], np.clip(np.rint(even), 1, within + 1), [within + 1]]).astype(np.int64)
+            edges = np.unique(np.concatenate([[0], inner, [within + 2]])) + first - 0.5
+            return cls(column, unit * edges, step)
         if isinstance(column, Real):
             low, high = column._forward(np.array([column.lower, column.upper]))
             return cls(column, np.concatenate([[low], np.linspace(low, high, n_bins + 1), [high]]))
@@ -64,6 +74,15 @@ class ColumnBins:
         return () if self.edges is None else tuple(self.column.heaps)
 
     @property
+    def _transformed(self) -> bool:
+        return self.step is None and isinstance(self.column, Real)
+
+    @property
+    def _own_bounds(self) -> bool:
+        """Whether the first and the last bin hold the bounds themselves, which no edge says."""
+        return self.step is not None or isinstance(self.column, Real)
+
+    @property
     def even_shares(self) -> Array:
         """Probabilities of the codes for uniform values. Heaps and missing cells are as likely as bins."""
         present = np.ones(self.n_present) if self.edges is None else np.diff(self.edges) / np.diff(self.edges).mean()
@@ -76,9 +95,9 @@ class ColumnBins:
             codes = self.column.codes(values)
             return np.where(codes < 0, self.n_present, codes)
         numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
-        scale = self.column._forward(numbers) if isinstance(self.column, Real) else numbers
+        scale = self.column._forward(numbers) if self._transformed else numbers
         codes = np.searchsorted(self.edges[1:-1], scale, side="right").astype(np.int64)
-        if isinstance(self.column, Real):
+        if self._own_bounds:
             codes = np.where(numbers <= self.column.lower, 0, codes)
             codes = np.where(numbers >= self.column.upper, self.n_present - 1, codes)
         for index, heap in enumerate(self.heaps):
@@ -93,11 +112,15 @@ class ColumnBins:
         index = np.where(apart, 0, codes)
         low, high = self.edges[index], self.edges[index + 1]
         numbers = low + rng.random(len(codes)) * (high - low)
-        if isinstance(self.column, Real):
-            numbers = np.where(index == 0, self.column.lower, self.column._backward(numbers))
-            numbers = np.where(index == self.n_present - 1, self.column.upper, numbers)
-        else:
+        if self._transformed:
+            numbers = self.column._backward(numbers)
+        elif self.step is None:
             numbers = np.floor(numbers + 0.5)
+        else:  # in decimals of the step, which keeps 0.3 from becoming 0.30000000000000004
+            numbers = np.round(np.floor(numbers / self.step + 0.5) * self.step, 12 - math.floor(math.log10(self.step)))
+        if self._own_bounds:
+            numbers = np.where(index == 0, self.column.lower, numbers)
+            numbers = np.where(index == self.n_present - 1, self.column.upper, numbers)
         numbers = np.clip(numbers, self.column.lower, self.column.upper)
         exact = np.array([*self.heaps, np.nan])
         return self.column.canonical(np.where(apart, exact[np.maximum(codes - self.n_present, 0)], numbers))
@@ -163,6 +186,12 @@ class Groups:
         starts = np.concatenate([[0.0], ends])[np.searchsorted(self.of, np.arange(self.size))]
         indices = np.searchsorted(ends, starts[group] + rng.random(len(group)) * (1 - 1e-12), side="right")
         return np.clip(indices, np.searchsorted(self.of, group), np.searchsorted(self.of, group, "right") - 1)
+
+
+def points(column: Any, step: float = 1.0) -> tuple[int, int]:
+    """Return the last multiple of a step at or below the lower bound, in steps, and how many lie between the bounds."""
+    first = math.floor(column.lower / step + SAME)
+    return first, math.ceil(column.upper / step - SAME) - first - 1
 
 
 def is_numeric(column: Column) -> bool:

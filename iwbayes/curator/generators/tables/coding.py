@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from iwbayes.curator.generators.tables.bins import ColumnBins, Groups, is_numeric
+from iwbayes.curator.generators.tables.bins import ColumnBins, Groups, is_numeric, points
 from iwbayes.curator.generators.tables.counts import Codes, mean_noise, measure_counts, project_nonnegative
 from iwbayes.curator.generators.tables.network import count_table
 from iwbayes.curator.privacy.ledger import Ledger
@@ -152,23 +152,34 @@ def useful_cells(facts: PublicFacts, n_tables: int, budget: Budget, theta: float
     return min(facts.n_private / (theta * mean_noise(facts, n_tables, *budget)), MAX_CELLS)
 
 
-def number_of_bins(column: Column, useful: float, max_bins: int) -> int:
+def number_of_bins(column: Column, useful: float, max_bins: int, step: float | None = None) -> int:
     """Return the number of equal-width bins of a column, if about ``useful`` bins exceed the noise. It is public.
 
-    Integers keep a bin for each value, up to `WHOLE_NUMBERS` times the useful number: many rows may share one.
+    Integers, and multiples of a step, have a bin each up to `WHOLE_NUMBERS` times the useful number: many rows may
+    share one.
     """
-    if isinstance(column, _Whole) and column.upper - column.lower - 1 <= min(WHOLE_NUMBERS * useful, max_bins):
+    counted = step is not None or isinstance(column, _Whole)
+    if counted and points(column, step or 1.0)[1] <= min(WHOLE_NUMBERS * useful, max_bins):
         return max_bins
     return int(np.clip(useful, min(4, max_bins), max_bins))
 
 
 def public_bins(
-    facts: PublicFacts, n_counts: int, budget: Budget, *, max_bins: int, theta: float
+    facts: PublicFacts,
+    n_counts: int,
+    budget: Budget,
+    *,
+    max_bins: int,
+    theta: float,
+    steps: Sequence[float | None] | None = None,
 ) -> tuple[ColumnBins, ...]:
-    """Return the bins of each column, if the counts of so many columns share a budget."""
+    """Return the bins of each column, if the counts of so many columns share a budget. ``steps`` are released."""
     numeric = any(is_numeric(column) for column in facts.schema)
     fine = useful_cells(facts, n_counts, budget, theta) if numeric else 0.0
-    return tuple(ColumnBins.of(column, number_of_bins(column, fine, max_bins)) for column in facts.schema)
+    return tuple(
+        ColumnBins.of(column, number_of_bins(column, fine, max_bins, step), step)
+        for column, step in zip(facts.schema, steps or [None] * len(facts.schema), strict=True)
+    )
 
 
 def coded_rows(
@@ -183,13 +194,15 @@ def coded_rows(
     theta: float,
     n_groups: int,
     keep: bool,
+    steps: Sequence[float | None] | None = None,
 ) -> CodedRows:
     """Measure the counts of some columns, smooth them, group their bins by mass, and code the private rows.
 
     ``columns`` are indices, with all numeric columns among them. ``budget`` is that of all their counts together. The
     number of bins, at most ``max_bins``, is chosen so that the counts are useful by `useful_cells` with ``theta``.
+    ``steps`` are those of `find_steps`.
     """
-    bins = public_bins(facts, len(columns), budget, max_bins=max_bins, theta=theta)
+    bins = public_bins(facts, len(columns), budget, max_bins=max_bins, theta=theta, steps=steps)
     rows = RowCodes(private, bins, keep=keep)
     groups = [Groups(np.arange(b.size), np.ones(b.size)) for b in bins]
     measured: dict[int, tuple[Array, Array]] = {}

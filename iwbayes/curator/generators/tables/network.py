@@ -69,7 +69,7 @@ class FittedNetwork:
         edges = [b.edges for b in self.bins if b.edges is not None]
         shares = [part for g in self.groups for part in (g.of, g.distribution)]
         columns = self.schema.to_toml(), Schema(*(b.column for b in self.bins)).to_toml()
-        how = ("strata",) if self.strata else ()
+        how = ("strata", *(repr(b.step) for b in self.bins)) if self.strata else ()
         return digest(f"Fitted{self.name}", *how, *columns, repr(self.nodes), *edges, *shares, *self.tables)
 
     def __repr__(self) -> str:
