@@ -68,7 +68,7 @@ class AIM(MarginalModel):
     --------
     >>> facts = PublicFacts(iw.Schema(iw.Binary("ill"), iw.Integer("age", 0, 99)), n_private=1000, n_synthetic=0)
     >>> [event.label for event in AIM(["ill ~ age"], rounds=2).events(facts, epsilon=1.0, delta=1e-6)]
-    ['AIM columns', 'AIM selection', 'AIM round 1', 'AIM round 2']
+    ['AIM steps', 'AIM columns', 'AIM selection', 'AIM round 1', 'AIM round 2']
     """
 
     _name: ClassVar[str] = "AIM"
