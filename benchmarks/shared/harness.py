@@ -216,6 +216,7 @@ class Methods:
         if self._kept:  # without privacy no budget changes the rows
             facts = PublicFacts(self._rows.data.schema, self._n, self._n_synthetic)
             ledger.charge(*made.events(facts, epsilon=epsilon, delta=delta))
+            ledger._register(self._kept[0].fingerprint())  # as its training would have done with this ledger
             return self._kept
         found = made.fit(self._rows.private, ledger, epsilon=epsilon, delta=delta)
         table = found.sample(self._n_synthetic, random_seed=self._seed)

@@ -55,7 +55,7 @@ class Case:
     least: float
     binary: bool = False
     nulled: bool = False
-    #: Uses that no pair of tables here brings near their charge. Steps do not count numbers at bounds, where rows differ.
+    #: Uses that no pair of tables here brings near their charge. Steps do not count numbers at bounds.
     slack: tuple[str, ...] = ("BayesNet structure",)
 
     def run(self) -> ReleaseAudit:
