@@ -176,8 +176,8 @@ def sample(
     Raises
     ------
     TypeError, ValueError
-        See :func:`~iwbayes.reweight` and :func:`~iwbayes.calibrate`. All errors are raised before sampling, except that
-        of a curvature that is not positive definite.
+        See :func:`~iwbayes.reweight` and :func:`~iwbayes.calibrate`. All errors but one are raised before sampling: a
+        curvature that is not positive definite shows only afterwards.
 
     Warns
     -----

@@ -176,8 +176,8 @@ class ReleasedTilt:
         if formula in self.models or asked in measured or None in measured:
             return None
         return (
-            f"the release measured the scores of {'; '.join(self.models)} only, and the interval may be too narrow. "
-            f"Request a release with for_models=[{formula!r}]."
+            f"the release was made for {'; '.join(self.models)}. It may hold little information on this parameter, "
+            f"and the interval may be too narrow. Request a release with for_models=[{formula!r}]."
         )
 
 

@@ -38,6 +38,7 @@ _OPTIONS = (
     (r"""\b(sep|encoding)=('[^']*')""", r"--\1 \2"),
     (r"\bsep and encoding\b", "--sep and --encoding"),
     (r"\bsheet=", "--sheet "),
+    (r"\blike=", "--like FILE"),
     (r"\bmissing=True\b", "missing = true in the schema"),
     (r"\bfor_models\b", "--for-model"),
     (r"\b(keep_declared|allow_large_delta)(?:=True)?\b", lambda m: f"--{m[1].replace('_', '-')}"),

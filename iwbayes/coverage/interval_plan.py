@@ -275,7 +275,7 @@ def population(
         return (
             lambda rng: uniform_table(schema, n, random_seed=rng).frame,
             f"Simulated rows are uniform within the schema, so {formula.partition('~')[0].strip()} does not depend on "
-            f"any predictor. For a more realistic answer, pass public rows as like.",
+            f"any predictor. For a more realistic answer, give a public table with like=.",
         )
     if not isinstance(like, SyntheticTable | Release):
         like = to_pandas(like, "like")

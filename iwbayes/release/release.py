@@ -210,8 +210,12 @@ class Release:
         if share < ESS_LIMIT:
             few = f"; few rows have most of the weight (ess {share:.0%} of the rows)"
             return verdict + few, "publish with a larger share for the generator, or with a different generator"
-        which = "these models; expect no calibrated intervals for others" if terms == "model" else "any regression"
-        return verdict, f"call fit(formula, release) for {which}. Each fit has its own verdict"
+        if terms == "model":
+            return verdict, (
+                "analysts can fit these models with fit(formula, release). Intervals of other models will probably not "
+                "be calibrated; every fit reports its own verdict"
+            )
+        return verdict, "analysts can fit any regression with fit(formula, release); every fit reports its own verdict"
 
     def __repr__(self) -> str:
         kind = "certified" if self.certified else "NOT certified"

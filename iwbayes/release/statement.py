@@ -35,8 +35,8 @@ ROW_ADJACENCIES, ADJACENCIES = get_args(RowAdjacency), get_args(Adjacency)
 _REACH = (
     "The guarantee covers the uses above only. Costs under other ledgers add up, and choosing settings by looking at "
     "the private rows is not covered.",
-    "The guarantee holds among tables that conform to the schema. Do not change a schema because of a refusal: the "
-    "refusal depends on private rows, and no charge covers it.",
+    "The guarantee holds among tables that conform to the schema. A refusal reveals something about the rows, and no "
+    "charge covers it, so do not edit the schema in response.",
 )
 _PARAGRAPH = 76  # width of these paragraphs: they fit an 80-column terminal even if they are indented
 

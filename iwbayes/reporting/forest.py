@@ -108,7 +108,7 @@ def plot_forest(
     label = _scale(drawn)
     if release is not None:
         table, labels = _standardised(table, release)
-        label += "\nnumbers: per standard deviation, which is in brackets"
+        label += "\nnumeric columns: per standard deviation (in brackets)"
     table = table.assign(coefficient=[labels[str(name)] for name in table["coefficient"]])
     bare = {label: re.sub(r"\[.*", "", name) for name, label in labels.items()}
     groups = [[own for own, name in bare.items() if name == one] for one in apart]

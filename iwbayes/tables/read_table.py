@@ -144,8 +144,8 @@ def _check_names(path: Path, names: Sequence[Any], schema: Schema, drop: Sequenc
         raise ValueError(f"{path} lacks the declared columns {absent}.{hint} Add them, or correct their names.")
     if absent := [name for name in drop if name not in names]:
         raise ValueError(
-            f"the columns to drop must be in {path}; {absent} are not.{alike(absent, names)} Correct or remove these "
-            f"names."
+            f"{path} lacks the columns to drop {absent}.{alike(absent, names)}{other_separator(names)} "
+            f"Correct or remove these names."
         )
 
 

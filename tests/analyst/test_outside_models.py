@@ -104,5 +104,5 @@ def test_through_publish_and_a_file(tmp_path):
     for found in (release, back):
         assert unmeasured(found, "y ~ x") is None
         said = unmeasured(found, "y ~ x + z")
-        assert "measured the scores of y ~ x only" in said and "for_models=['y ~ x + z']" in said
+        assert "the release was made for y ~ x." in said and "for_models=['y ~ x + z']" in said
         assert np.isfinite(found.weights.log_weights).all()

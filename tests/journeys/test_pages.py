@@ -122,7 +122,7 @@ def details(tmp_path_factory, pytestconfig):
 def test_intervals_that_cover(tmp_path, pytestconfig):
     space, shown = run_page(GUIDE / "intervals_that_cover.md", tmp_path, pytestconfig)
     assert space["named"].noise_sd < space["everything"].noise_sd
-    assert "not calibrated: " in shown and "the release measured the scores of" in " ".join(shown.split())
+    assert "not calibrated: " in shown and "the release was made for" in " ".join(shown.split())
     assert list(space["study"].table().index.get_level_values("method").unique()) == ["private rows", "calibrated"]
 
 

@@ -39,7 +39,9 @@ def test_a_release_that_measured_products_asks_for_a_fit(release):
     assert release.verdict == (
         f"noise ratio {ratio:.3g}, within the target of 0.5; measured: columns, squares and products of two"
     )
-    assert release.next_step == "call fit(formula, release) for any regression. Each fit has its own verdict"
+    assert release.next_step == (
+        "analysts can fit any regression with fit(formula, release); every fit reports its own verdict"
+    )
 
 
 def test_it_stands_where_a_release_is_shown(release):
@@ -56,7 +58,7 @@ def test_named_regressions_are_told(private):
     found = seeded_release(private, epsilon=2.0, n_synthetic=3000, for_models=MODELS)
     assert found.verdict.endswith("within the target of 0.5; measured: features of y ~ x + treated; y ~ z")
     assert found.next_step.startswith(
-        "call fit(formula, release) for these models; expect no calibrated intervals for others."
+        "analysts can fit these models with fit(formula, release). Intervals of other models will probably not"
     )
     # what a publisher wrote may be anything
     for recipe in (None, {}, {"for_models": 3}, {"for_models": []}):

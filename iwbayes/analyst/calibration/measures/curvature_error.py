@@ -57,9 +57,10 @@ def error_variances(
 ) -> Array:
     """Return the variance (q,) of the error of weighted means of numbers of some rows of the tilt, `values` (row, q).
 
-    It is that of the noise in the released means of all measured features, at most as large as a density can differ,
-    that of the sampling of the private rows, and `misfit` times what the features leave; what unmeasured products of
-    columns explain of that counts in full. The part that is linear in the scores (row, p) has no error at a mode.
+    It adds up three variances: that of the noise in the released means of all measured features, which is limited by
+    how far a density can differ; that of the sampling of the private rows; and `misfit` times what the features leave.
+    Of the last, what unmeasured products of columns explain counts in full. The part that is linear in the scores
+    (row, p) has no error at a mode.
     """
     rest = values - shares @ values
     rest = rest - _fitted(scores - shares @ scores, rest, shares)
