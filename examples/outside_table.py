@@ -36,7 +36,9 @@ EPSILON_TABLE, EPSILON_WEIGHTS, DELTA = 0.3, 0.7, 1e-6
 BINS = 12
 
 
-def to_codes(frame: pd.DataFrame, schema: iw.Schema) -> tuple[pd.DataFrame, dict[str, list[int]]]:
+def to_codes(
+    frame: pd.DataFrame, schema: iw.Schema
+) -> tuple[pd.DataFrame, dict[str, list[int]]]:
     """Return codes of public bins and levels, and all possible codes, without reading levels from the data."""
     codes, levels = {}, {}
     for column in schema:
@@ -50,7 +52,9 @@ def to_codes(frame: pd.DataFrame, schema: iw.Schema) -> tuple[pd.DataFrame, dict
     return pd.DataFrame(codes), levels
 
 
-def from_codes(codes: pd.DataFrame, schema: iw.Schema, rng: np.random.Generator) -> pd.DataFrame:
+def from_codes(
+    codes: pd.DataFrame, schema: iw.Schema, rng: np.random.Generator
+) -> pd.DataFrame:
     """Invert `to_codes`; numbers are uniform within their bin."""
     frame = {}
     for column in schema:
@@ -63,10 +67,16 @@ def from_codes(codes: pd.DataFrame, schema: iw.Schema, rng: np.random.Generator)
     return pd.DataFrame(frame)
 
 
-def synthesize(frame: pd.DataFrame, schema: iw.Schema, n: int, folder: Path) -> pd.DataFrame:
+def synthesize(
+    frame: pd.DataFrame, schema: iw.Schema, n: int, folder: Path
+) -> pd.DataFrame:
     """Make n rows with the other library at epsilon ``EPSILON_TABLE``."""
     codes, levels = to_codes(frame, schema)
-    private, domain, description = folder / "private.csv", folder / "levels.json", folder / "description.json"
+    private, domain, description = (
+        folder / "private.csv",
+        folder / "levels.json",
+        folder / "description.json",
+    )
     codes.to_csv(private, index=False)
     domain.write_text(json.dumps(levels))
     describer = DataDescriber()
@@ -77,11 +87,14 @@ def synthesize(frame: pd.DataFrame, schema: iw.Schema, n: int, folder: Path) -> 
         attribute_to_is_categorical=dict.fromkeys(levels, True),
         attribute_to_is_candidate_key=dict.fromkeys(levels, False),
         categorical_attribute_domain_file=str(domain),
-        seed=secrets.randbits(32),  # its default, 0, would make the privacy noise predictable
+        # its default, 0, would make the privacy noise predictable
+        seed=secrets.randbits(32),
     )
     describer.save_dataset_description_to_file(str(description))
     generator = DataGenerator()
-    generator.generate_dataset_in_independent_mode(n, str(description), seed=secrets.randbits(32))
+    generator.generate_dataset_in_independent_mode(
+        n, str(description), seed=secrets.randbits(32)
+    )
     return from_codes(generator.synthetic_dataset, schema, np.random.default_rng())
 
 
@@ -92,11 +105,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         rows = synthesize(data.frame, data.schema, 20_000, Path(folder))
         table = iw.SyntheticTable(
-            rows, data.schema, origin="DataSynthesizer 0.1.13", already_spent=(EPSILON_TABLE, 0.0)
+            rows,
+            data.schema,
+            origin="DataSynthesizer 0.1.13",
+            already_spent=(EPSILON_TABLE, 0.0),
         )
 
         ledger = iw.Ledger(EPSILON_TABLE + EPSILON_WEIGHTS, DELTA)
-        weights = iw.TiltWeights().fit(private, table, ledger, epsilon=EPSILON_WEIGHTS, delta=DELTA)
+        weights = iw.TiltWeights().fit(
+            private, table, ledger, epsilon=EPSILON_WEIGHTS, delta=DELTA
+        )
         release = iw.Release(table, weights, ledger.statement(), n_private=len(private))
         release = iw.load(release.save(Path(folder) / "outside.iwb"))
     print(release.summary())

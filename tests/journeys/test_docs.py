@@ -10,7 +10,7 @@ import sys
 
 import pytest
 from commands import run as run_command
-from docs_tools import BUILT, EXECUTED, IN_A_SHELL, NOTEBOOKS, PAGES, ROOT, blocks, run
+from docs_tools import BUILT, EXECUTED, IN_A_SHELL, NOTEBOOKS, PAGES, ROOT, blocks, run, too_long
 
 import iwbayes
 from iwbayes.cli import app
@@ -31,6 +31,18 @@ def test_the_side_bar_names_every_page():
         index = own if own.exists() and page != own else ROOT / "docs" / "index.md"
         name = page.relative_to(index.parent).as_posix()
         assert name == "index.md" or f"\n{name.removesuffix('.md')}\n" in index.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES, *NOTEBOOKS], ids=lambda page: page.stem)
+def test_code_fits_its_box(page):
+    text = page.read_text(encoding="utf-8")
+    if page.suffix == ".ipynb":
+        cells = (cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code")
+        code = "\n".join("".join(cell["source"]) for cell in cells)
+    else:  # what a page says about a figure is no code
+        parts = re.findall(r"(?ms)^```(?:\{code-cell\} ipython3|python|bash|console|r|stata|toml)\n(.*?)^```", text)
+        code = re.sub(r"(?m)^:\w+:.*$", "", "\n".join(parts))
+    assert too_long(code) == []
 
 
 def test_files_for_assistants_are_those_of_the_pages():
