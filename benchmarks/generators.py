@@ -97,7 +97,7 @@ class Entry(NamedTuple):
     def why_not(self) -> str | None:
         """Why it cannot run here; None when it can."""
         if self.torch and not find_spec("torch"):
-            return 'needs torch: pip install "iwbayes[torch]"'
+            return 'needs torch: pip install ".[torch]"'
         try:
             _ = self.kind
         except (AttributeError, ImportError) as reason:

@@ -25,7 +25,7 @@ def load_rand_health() -> tuple[pd.DataFrame, Schema]:
     """Load the RAND health insurance experiment: doctor visits per year, insurance plan and health of real people.
 
     The table has 20,190 person-years. It is the public table ``randhie`` of statsmodels (Cameron & Trivedi,
-    *Microeconometrics*, 2005, chapter 20), which requires ``pip install "iwbayes[demo]"``.
+    *Microeconometrics*, 2005, chapter 20), which requires ``pip install ".[demo]"``.
 
     Returns
     -------

@@ -78,5 +78,5 @@ def test_rand_table_agrees_with_its_source():
 def test_rand_table_without_statsmodels_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "statsmodels", None)
     monkeypatch.delitem(sys.modules, "statsmodels.datasets", raising=False)
-    with pytest.raises(ModuleNotFoundError, match=r'pip install "iwbayes\[demo\]"'):
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "\.\[demo\]"'):
         load_rand_health()

@@ -34,7 +34,7 @@ def transport(first: np.ndarray, second: np.ndarray, cost: np.ndarray) -> float:
 
         return float(ot.emd2(first, second, cost, numItermax=1_000_000))
     if cost.size > FEW_PAIRS:
-        raise ImportError('the Wasserstein distance of tables needs POT: pip install "iwbayes[benchmarks]"')
+        raise ImportError('the Wasserstein distance of tables needs POT: pip install ".[benchmarks]"')
     sums = vstack([kron(eye_array(len(first)), np.ones((1, len(second)))),
                    kron(np.ones((1, len(first))), eye_array(len(second)))]).tocsr()  # fmt: skip
     # the last sum follows from the others, and rounding must not contradict it

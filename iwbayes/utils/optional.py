@@ -25,7 +25,7 @@ def import_optional(module: str, needed: str) -> Any:
         if error.name != top:
             raise
         package, extra = EXTRAS[top]
-        remedy = f'Run: pip install "iwbayes[{extra}]".'
+        remedy = f'In a checkout of iwbayes run: pip install ".[{extra}]".'
         raise ModuleNotFoundError(
             f"{needed} the package {package}, which is not installed. {remedy}", name=top
         ) from None

@@ -105,7 +105,7 @@ def test_what_is_wrong_with_a_folder_is_said_before_a_cell_is_read(folder, monke
     failed(publish(folder, "parts", *output), "--n-synthetic is required for a folder")
     output = (*output, "--n-synthetic", 50)
     failed(publish(folder, "parts", *output, "--sep", ";"), "sep cannot be used for Parquet files")
-    failed(publish(folder, "parts", *output, "--drop", "who"), "['who'] are not. Correct")
+    failed(publish(folder, "parts", *output, "--drop", "who"), "lacks the columns to drop ['who']. Correct")
     failed(publish(folder, "visits", *output), "columns that the schema does not declare")
     inside = ("-o", folder / "parts" / "0.parquet", "-f", "--n-synthetic", 50)
     failed(publish(folder, "parts", *inside), "which this command uses")
@@ -126,6 +126,6 @@ def test_what_is_wrong_with_a_folder_is_said_before_a_cell_is_read(folder, monke
     monkeypatch.delitem(sys.modules, "dask.dataframe", raising=False)
     failed(
         publish(folder, "parts", *output),
-        'need the package dask, which is not installed. Run: pip install "iwbayes[dask]"',
+        'need the package dask, which is not installed. In a checkout of iwbayes run: pip install ".[dask]"',
     )
     assert (folder / "l").read_bytes() == charged and not (folder / "r.iwb").exists()

@@ -222,7 +222,7 @@ def test_other_schedulers():
 def test_without_dask_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "dask", None)
     monkeypatch.delitem(sys.modules, "dask.dataframe", raising=False)
-    with pytest.raises(ModuleNotFoundError, match=r'pip install "iwbayes\[dask\]"'):
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "\.\[dask\]"'):
         iw.PrivateTable.from_dask(rows(), SCHEMA)
 
 
