@@ -796,7 +796,8 @@ def test_columns_are_dropped_by_name(folder, tmp_path, kind):
     assert result.exit_code == 0, result.stderr
     assert load(tmp_path / "r.iwb").synthetic.schema == schema
     assert list(read_table(path, schema, drop=["id"]).columns) == [*schema.names, "day"]
-    for name, match in (("person", "lacks the columns to drop ['person']. Correct"), ("y", "the schema declares; got ['y']")):
+    lacks = "lacks the columns to drop ['person']. Correct"
+    for name, match in (("person", lacks), ("y", "the schema declares; got ['y']")):
         result = failed(publish(folder, path, *output, "-f", "--drop", name), match)
         assert "day" not in result.stderr
     with pytest.raises(TypeError, match="list of column names"):

@@ -15,7 +15,8 @@ from iwbayes.utils.optional import EXTRAS, import_optional
 def test_one_that_is_not_installed_is_named_with_its_extra(module, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
     package, extra = EXTRAS[module]
-    words = f'Users need the package {package}, which is not installed. In a checkout of iwbayes run: pip install ".[{extra}]".'
+    remedy = f'In a checkout of iwbayes run: pip install ".[{extra}]".'
+    words = f"Users need the package {package}, which is not installed. {remedy}"
     with pytest.raises(ModuleNotFoundError, match=f"^{re.escape(words)}$") as caught:
         import_optional(f"{module}.inside", "Users need")
     assert caught.value.name == module

@@ -296,7 +296,7 @@ def test_verdict_on_what_the_rows_miss(release):
     record = formula_record(["a", "b"], normal, draws, draws, release, ReleasedTilt.of(release))
     assert record.attrs["misfit_share_max"] == 0.5
     [reason] = record.attrs["reasons"].split("\n")
-    assert reason.startswith("misfit_share 0.5 >= 0.4 (b): much of this interval allows for features")
+    assert reason.startswith("misfit_share 0.5 >= 0.4 (b): much of this interval's width covers")
 
 
 def test_verdict_on_weights(release):
