@@ -1238,7 +1238,8 @@ def test_an_index_without_a_name_is_left_out_by_an_empty_name(folder, tmp_path):
     pd.read_csv(folder / "t.csv").to_csv(tmp_path / "t.csv")
     options = ("-o", tmp_path / "r.iwb", "--n-synthetic", 50)
     failed(publish(folder, tmp_path / "t.csv", *options), "at positions [0]")
-    failed(publish(folder, tmp_path / "t.csv", *options, "--drop", "Unnamed: 0"), "lacks the columns to drop ['Unnamed: 0']")
+    lacks = "lacks the columns to drop ['Unnamed: 0']"
+    failed(publish(folder, tmp_path / "t.csv", *options, "--drop", "Unnamed: 0"), lacks)
     for line in (("--check",), options):
         assert publish(folder, tmp_path / "t.csv", *line, "--drop", "").exit_code == 0
     assert load(tmp_path / "r.iwb").synthetic.schema == Schema.from_toml(folder / "s.toml")
