@@ -13,9 +13,11 @@ MOST_WORDS, MOST_ROWS = 250, 20  # read, or looked through, in one minute
 
 
 def links(page: Path) -> set[Path]:
-    """Pages that a page links to."""
-    targets = re.findall(r"\]\(([^)#\s]+\.md)[^)]*\)", page.read_text(encoding="utf-8"))
-    return {(page.parent / target).resolve() for target in targets}
+    """Pages that a page links to, in its text or by a card."""
+    text = page.read_text(encoding="utf-8")
+    cards = [f"{name}.md" for name in re.findall(r"(?m)^:link: (\S+)\n:link-type: doc$", text)]
+    targets = re.findall(r"\]\(([^)#\s]+\.md)[^)]*\)", text)
+    return {(page.parent / target).resolve() for target in [*targets, *cards]}
 
 
 def opening(page: Path, heading: str) -> str:
