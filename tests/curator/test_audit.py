@@ -430,5 +430,5 @@ def test_a_missing_extra_is_named_before_any_run(monkeypatch):
     schema = iw.Schema(iw.Binary("y"))
     first, second = opposite_corners(schema, 10)
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(ModuleNotFoundError, match=r"Run: pip install \"iwbayes\[audit\]\""):
+    with pytest.raises(ModuleNotFoundError, match=r"run: pip install \"\.\[audit\]\""):
         audit(BayesNet(), first, second, epsilon=1.0, noise=None)

@@ -403,7 +403,7 @@ AMONG = "holds among tables that conform to the schema"
 
 def test_the_statement_says_among_which_tables_it_holds():
     assert STATEMENT.on_undeclared == "refuse" and AMONG in str(STATEMENT)
-    assert "refusal depends on private rows" in " ".join(str(STATEMENT).split())
+    assert "refusal reveals something about the rows" in " ".join(str(STATEMENT).split())
     assert all(len(line) <= 86 for line in str(STATEMENT).splitlines()[-2:])  # a release indents them by two
     for option in OPTIONS:
         said = str(replace(STATEMENT, on_undeclared=option))
