@@ -40,6 +40,7 @@ from methods import AsPrinted, InTables, combine_tables, fit_release, silent_par
 from results import figure  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
+from iwbayes.reporting.drawing import BLUE, COLOURS, MARKERS  # noqa: E402
 
 OURS = "tilt, calibrated"
 NAMED = "tilt for this model, calibrated"
@@ -333,14 +334,15 @@ def draw_picture(rows: pd.DataFrame, path: Path) -> None:
     left.axhline(90, color="0.5", linewidth=1, zorder=0)
     position = {cell: number for number, cell in enumerate(ours.index)}
     inside = ours["warned"] <= WARNED_INSIDE
-    for method, color in ((PUBLISHED, "C1"), ("unweighted", "C2"), (OURS, "C0")):
+    styles = [*zip((OURS, PUBLISHED, "unweighted"), COLOURS, MARKERS, strict=False)]
+    for method, color, marker in reversed(styles):  # ours above the others
         own = rows[rows["method"] == method].set_index("cell")
         if own.empty:
             continue
         x = [position[cell] for cell in own.index]
         faces = [color if inside[cell] else "none" for cell in own.index]
-        left.scatter(x, 100 * own["coverage"], s=22, facecolors=faces, edgecolors=color)
-        left.scatter([], [], s=22, color=color, label=method)
+        left.scatter(x, 100 * own["coverage"], s=22, marker=marker, facecolors=faces, edgecolors=color)
+        left.scatter([], [], s=22, marker=marker, color=color, label=method)
     left.xaxis.get_major_locator().set_params(integer=True)
     left.set(
         xlabel="setting, by coverage of the calibrated tilt", ylabel="coverage of 90 % intervals, %", ylim=(0, 101)
@@ -348,9 +350,9 @@ def draw_picture(rows: pd.DataFrame, path: Path) -> None:
     left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=4, fontsize="small", title="open: fits warn")
     for n, marker in zip(sorted(ours["N"].unique()), "sDo^", strict=False):
         own = ours[ours["N"] == n]
-        faces = ["C0" if inside[cell] else "none" for cell in own.index]
-        right.scatter([], [], marker=marker, color="C0", label=f"N = {n:,}")
-        right.scatter(own["epsilon"], own["length_ratio"], marker=marker, facecolors=faces, edgecolors="C0")
+        faces = [BLUE if inside[cell] else "none" for cell in own.index]
+        right.scatter([], [], marker=marker, color=BLUE, label=f"N = {n:,}")
+        right.scatter(own["epsilon"], own["length_ratio"], marker=marker, facecolors=faces, edgecolors=BLUE)
     right.axhline(1, color="0.5", linewidth=1, zorder=0)
     right.set(xscale="log", yscale="log", xlabel="epsilon", ylabel="length relative to intervals from the private rows")
     for axis, ticks in ((right.xaxis, [0.5, 1, 2, 5]), (right.yaxis, [0.5, 1, 1.5, 2, 3, 5])):

@@ -33,8 +33,8 @@ sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place
 import command  # noqa: E402, I001 - in shared; before numpy
 import pandas as pd  # noqa: E402
 from real_tables import CURVED, DEVELOPMENT, FINAL, HELD_OUT, LAST, RARE, RELATED, Population  # noqa: E402
-from replications import replicated  # noqa: E402
-from results import clustered_se, report, table  # noqa: E402
+from replications import replicated, summary  # noqa: E402
+from results import report, table  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
@@ -95,27 +95,6 @@ def summaries(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     shown = pd.DataFrame({key: summary(own) for key, own in rows.groupby(keys)}).T
     shown.index.names = keys
     return shown
-
-
-def summary(rows: pd.DataFrame) -> pd.Series:
-    """Shares and coverage of some coefficients."""
-    good = rows["calibrated"].astype(bool)
-    releases = pd.Series(list(zip(rows["population"], rows["n"], rows["epsilon"], rows["replication"], strict=True)))
-    releases.index = rows.index
-    return pd.Series({
-        "coefficients": len(rows),
-        "calibrated": good.mean(),
-        "calibrated_se": clustered_se(good, releases),
-        "covered": rows["inside"][good].mean(),
-        "covered_se": clustered_se(rows["inside"][good], releases[good]),
-        "private_covered": rows["own_inside"][good].mean(),
-        "length": rows["ratio"][good].median(),
-        "others_covered": rows["inside"][~good].mean(),
-        "others_covered_se": clustered_se(rows["inside"][~good], releases[~good]),
-        "others_length": rows["ratio"][~good].median(),
-        "length_of_all": rows["ratio"].median(),
-        "rmse": (rows["error"] ** 2).mean() ** 0.5,
-    })  # fmt: skip
 
 
 _SMALL = "--stand-ins --replications 1 --settings 300:3"

@@ -26,9 +26,9 @@ import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 from dataclasses import replace  # noqa: E402
 from real_tables import CURVED, Population  # noqa: E402
-from replications import replicated  # noqa: E402
+from replications import replicated, summary  # noqa: E402
 from scipy.optimize import brentq  # noqa: E402
-from results import clustered_se, table  # noqa: E402
+from results import table  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 from iwbayes.evidence import FeatureMap  # noqa: E402
@@ -93,21 +93,7 @@ def study(population: Population, direction: str, epsilon: float, given: argpars
     found = replicated(
         population, given.rows, epsilon, given.replications, given.jobs, given.rehearsals, generator=table
     )
-    return found.assign(population=population.name, direction=direction, epsilon=epsilon)
-
-
-def summary(rows: pd.DataFrame) -> pd.Series:
-    """Shares and coverage of some coefficients."""
-    good = rows["calibrated"].astype(bool)
-    releases = pd.Series(list(zip(rows["population"], rows["epsilon"], rows["replication"], strict=True)), rows.index)
-    return pd.Series({
-        "coefficients": len(rows),
-        "calibrated": good.mean(),
-        "covered": rows["inside"][good].mean(),
-        "covered_se": clustered_se(rows["inside"][good], releases[good]),
-        "private_covered": rows["own_inside"][good].mean(),
-        "others_covered": rows["inside"][~good].mean(),
-    })  # fmt: skip
+    return found.assign(population=population.name, direction=direction, epsilon=epsilon, n=given.rows)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

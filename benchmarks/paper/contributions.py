@@ -133,7 +133,7 @@ def draw(rows: pd.DataFrame, settings: Any) -> None:
     for axis, tail in zip(axes[0], tails, strict=True):
         mean = rows[rows["tail"] == tail].groupby(["epsilon", "tau"])["rmse"].mean().unstack()
         for epsilon, row in mean.iterrows():
-            (line,) = axis.plot(GRID, row[list(FIXED)], marker="o", label=f"epsilon {epsilon:g}")
+            (line,) = axis.plot(GRID, row[list(FIXED)], label=f"epsilon {epsilon:g}")
             for name, style in ((OURS, ":"), (AMIN, "--")):
                 axis.axhline(row[name], color=line.get_color(), linestyle=style, linewidth=1)
         axis.set(xscale="log", ylim=(0, None), xlabel="most rows a person keeps", ylabel="RMSE of means")

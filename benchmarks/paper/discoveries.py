@@ -65,6 +65,7 @@ from iwbayes.analyst import arviz_compat  # noqa: E402
 from iwbayes.analyst.arviz_compat import scalars  # noqa: E402
 from iwbayes.analyst.calibration.record import NOT_CALIBRATED  # noqa: E402
 from iwbayes.models.design import build_design  # noqa: E402
+from iwbayes.reporting.drawing import BLUE, ORANGE  # noqa: E402
 
 EPSILONS = (0.5, 1.0, 4.0)
 N_SYNTHETIC, PER_ROW, LEVEL = 40_000, 3, 0.95
@@ -261,7 +262,7 @@ def draw(found: pd.DataFrame, settings: Any) -> None:
     shown = 1.0 if 1.0 in epsilons else epsilons[0]
     for place, (method, (generator, models)) in enumerate(METHODS.items()):
         # the generator gives the colour; rows alone are dashed
-        style = {"color": "tab:orange" if generator == "Mixture" else "tab:blue", "marker": "s" if models else "o",
+        style = {"color": ORANGE if generator == "Mixture" else BLUE, "marker": "s" if models else "o",
                  "linestyle": "--" if models is None else ":" if models else "-", "markersize": 5, "label": method,
                  "markerfacecolor": "white" if models is None else None}  # fmt: skip
         rate = found.xs(method, level="method")["discovery rate"].groupby(level="epsilon")

@@ -44,6 +44,7 @@ import pandas as pd  # noqa: E402
 import iwbayes as iw  # noqa: E402
 from iwbayes.curator.privacy.accounting import price  # noqa: E402
 from iwbayes.curator.protocols import PublicFacts  # noqa: E402
+from iwbayes.reporting.drawing import COLOURS, MARKERS  # noqa: E402
 
 #: Private rows, and synthetic ones for each.
 N, PER_ROW = 1000, 5
@@ -341,15 +342,15 @@ def draw(rows: pd.DataFrame, settings: Any) -> None:
         for dash, data in zip(("-", "--"), names, strict=True):
             own = rows[(rows["part"] != PROPOSITIONS) & (rows["data"] == data)]
             # the two nearly coincide: the one below is drawn wider
-            for color, width, method in zip(("C0", "C1"), (5.0, 1.5), POSTER, strict=True):
+            for color, marker, width, method in zip(COLOURS, MARKERS, (5.0, 1.5), POSTER, strict=False):
                 errors = own[own["provider"] == method].groupby("l2")["mse"]
                 mean, label = errors.mean(), f"{method}, {data}"
                 style = {"color": color, "linestyle": dash, "linewidth": width, "alpha": 0.45 if width > 2 else 1.0}
-                axis.plot(mean.index, mean, marker="o", markersize=width + 1, label=label, **style)
+                axis.plot(mean.index, mean, marker=marker, markersize=width + 1, label=label, **style)
                 axis.errorbar(mean.index, mean, yerr=errors.sem(), color=color, fmt="none", elinewidth=1.2, capsize=3)
             if names is CUBES:
                 level = own.loc[own["provider"] == "tilt, gaussian", "mse"].mean()
-                axis.axhline(level, color="C2", linestyle=dash, label=f"tilt, gaussian, {data}")
+                axis.axhline(level, color=COLOURS[2], linestyle=dash, label=f"tilt, gaussian, {data}")
         axis.set(xscale="log", yscale="log", xlabel="lambda", ylabel="MSE of the log weights")
         axis.grid(alpha=0.3)
         axis.set_title(f"{KNOWN if names is CUBES else PAPER}: against {truth}", fontsize=10)

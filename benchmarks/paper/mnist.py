@@ -65,9 +65,10 @@ def draw(rows: pd.DataFrame, settings: Any) -> None:
     shown = [m for m in harness.METHODS if m in set(rows["method"])]
     for axis, measure, index in zip(axes[0], ("beta MSE", "MLP"), (0, 1), strict=True):
         means = rows.groupby("method")[measure].mean()
-        axis.plot(means[shown], range(len(shown)), "o", label="here")
+        axis.plot(means[shown], range(len(shown)), linestyle="", label="here")
         printed = [m for m in shown if m in PUBLISHED]
-        axis.plot([PUBLISHED[m][index] for m in printed], [shown.index(m) for m in printed], "x", label="printed")
+        of_paper = [PUBLISHED[m][index] for m in printed]
+        axis.plot(of_paper, [shown.index(m) for m in printed], linestyle="", label="printed")
         harness.lines(axis, shown, names=index == 0)
         axis.set_title("MLP AUC" if measure == "MLP" else measure, fontsize=10)
     axes[0, 0].legend(fontsize=8)

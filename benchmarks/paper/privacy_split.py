@@ -76,7 +76,7 @@ def draw(rows: pd.DataFrame, settings: Any) -> None:
         for axis, measure in zip(row, MEASURES, strict=True):
             for method in METHODS:
                 part = rows[(rows["data"] == name) & (rows["method"] == method)].groupby("share")[measure]
-                axis.errorbar(part.mean().index, part.mean(), yerr=part.sem(), marker="o", markersize=4, label=method)
+                axis.errorbar(part.mean().index, part.mean(), yerr=part.sem(), markersize=4, label=method)
             axis.axvline(DEFAULT, color="grey", linewidth=0.8, linestyle=":")
             axis.axvline(harness.PRINTED_SHARE, color="grey", linewidth=0.8, linestyle="--")
             axis.set_title(f"{name}: {title(name, measure)}", fontsize=10)

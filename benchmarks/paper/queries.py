@@ -33,6 +33,7 @@ from sklearn.linear_model import LogisticRegression  # noqa: E402
 import iwbayes as iw  # noqa: E402
 from iwbayes.curator.privacy.accounting import gaussian_epsilon, gaussian_multiplier, largest_scale  # noqa: E402
 from iwbayes.curator.protocols import PublicFacts  # noqa: E402
+from iwbayes.reporting.drawing import COLOURS  # noqa: E402
 
 EPSILONS, DELTA = (0.3, 1.0, 3.0), 1e-6
 COUNTS = (1, 2, 5, 10, 20)
@@ -218,8 +219,8 @@ def draw(rows: pd.DataFrame, majority: float, settings: Any) -> None:
         best = best_accuracies(rows[rows["epsilon"] == epsilon])
         for mechanism in MECHANISMS:
             name = f"tailored, {mechanism}"
-            axis.plot(COUNTS, best.loc[name, list(COUNTS)], marker="o", label=name)
-        for name, color in zip((OPEN, NAMED, WEIGHTED, UNWEIGHTED), ("C7", "C4", "C2", "C3"), strict=True):
+            axis.plot(COUNTS, best.loc[name, list(COUNTS)], label=name)
+        for name, color in zip((OPEN, NAMED, WEIGHTED, UNWEIGHTED), COLOURS[::-1], strict=False):
             axis.axhline(best.loc[name, COUNTS[0]], color=color, linestyle="--", label=name)
         axis.axhline(majority, color="black", linestyle=":", linewidth=1, label="larger class")
         axis.set(xscale="log", xlabel="questions that share a budget", ylabel="accuracy on held-out rows")

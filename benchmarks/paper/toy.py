@@ -27,6 +27,7 @@ import pandas as pd  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 from iwbayes.curator.protocols import PublicFacts  # noqa: E402
+from iwbayes.reporting.drawing import BLUE, ORANGE  # noqa: E402
 
 #: Private rows, and synthetic ones for each.
 N, PER_ROW = 1000, 5
@@ -118,8 +119,8 @@ def draw(rows: pd.DataFrame, settings: Any, n: int) -> None:
     figure, axes = harness.panels(math.ceil(len(weights) / 3), 3, 3.2, 3.4)
     for axis, (name, found) in zip(axes.flat, weights.items(), strict=False):
         drawn = synthetic.frame.sample(1500, replace=True, weights=found.values, random_state=0)
-        axis.scatter(drawn["x"], drawn["y"], s=4, alpha=0.5, linewidths=0, color="C0")
-        axis.plot([0, 1, 1, 0], [0, 0, 1, 0], color="C1", linewidth=1.5)
+        axis.scatter(drawn["x"], drawn["y"], s=4, alpha=0.5, linewidths=0, color=BLUE)
+        axis.plot([0, 1, 1, 0], [0, 0, 1, 0], color=ORANGE, linewidth=1.5)
         axis.set_title(f"{name}\n{errors.loc[0, name]:.3f} ({errors[name].median():.3f})", fontsize=11)
         axis.set(aspect="equal", xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
         axis.label_outer()

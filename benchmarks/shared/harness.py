@@ -27,6 +27,7 @@ from results import table
 import iwbayes as iw
 from iwbayes.curator.privacy.accounting import price
 from iwbayes.curator.protocols import PublicFacts
+from iwbayes.reporting.drawing import COLOURS, MARKERS
 
 OUR_DELTA = 1e-6
 #: The generator's part of epsilon, for all methods, and in the paper.
@@ -412,14 +413,15 @@ def finish(settings: argparse.Namespace, text: str) -> None:
 
 
 def panels(rows: int, columns: int, width: float = 3.6, height: float = 3.0) -> tuple[Any, Any]:
-    """Make a figure with a grid of axes, without a display."""
+    """Make a figure with a grid of axes, without a display; each series has a colour and a marker of its own."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     size = (width * columns, height * rows)
-    return plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+    with plt.rc_context({"axes.prop_cycle": plt.cycler(color=COLOURS, marker=list(MARKERS))}):
+        return plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
 
 
 def dots(axis: Any, parts: Mapping[str, pd.DataFrame], column: str, shown: Sequence[str], *, names: bool) -> None:
@@ -439,7 +441,7 @@ def dots(axis: Any, parts: Mapping[str, pd.DataFrame], column: str, shown: Seque
     for place, (label, part) in enumerate(parts.items()):
         own = part.groupby("method")[column]
         levels = np.array([shown.index(m) for m in own.groups]) + 0.2 * (2 * place - len(parts) + 1)
-        axis.errorbar(own.mean(), levels, xerr=own.sem(), fmt="o", markersize=4, label=label)
+        axis.errorbar(own.mean(), levels, xerr=own.sem(), linestyle="", markersize=4, label=label)
     lines(axis, shown, names=names)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 from real_tables import Population
+from results import clustered_se
 
 import iwbayes as iw
 
@@ -56,3 +57,24 @@ def replicated(
     keys = ["replication", "parameter"]
     own = rows[~rows["method"].isin(fits)].set_index(keys)[["length", "inside"]].add_prefix("own_")
     return rows[rows["method"].isin(fits)].join(own, on=keys)
+
+
+def summary(rows: pd.DataFrame) -> pd.Series:
+    """Shares and coverage of some coefficients of `replicated`, with population, n and epsilon as columns."""
+    good = rows["calibrated"].astype(bool)
+    releases = pd.Series(list(zip(rows["population"], rows["n"], rows["epsilon"], rows["replication"], strict=True)))
+    releases.index = rows.index
+    return pd.Series({
+        "coefficients": len(rows),
+        "calibrated": good.mean(),
+        "calibrated_se": clustered_se(good, releases),
+        "covered": rows["inside"][good].mean(),
+        "covered_se": clustered_se(rows["inside"][good], releases[good]),
+        "private_covered": rows["own_inside"][good].mean(),
+        "length": rows["ratio"][good].median(),
+        "others_covered": rows["inside"][~good].mean(),
+        "others_covered_se": clustered_se(rows["inside"][~good], releases[~good]),
+        "others_length": rows["ratio"][~good].median(),
+        "length_of_all": rows["ratio"].median(),
+        "rmse": (rows["error"] ** 2).mean() ** 0.5,
+    })  # fmt: skip

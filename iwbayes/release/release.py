@@ -248,7 +248,7 @@ class Release:
             *self.about.items(),
             ("columns", ", ".join(self.synthetic.schema.names)),
             ("rows from", self.synthetic.origin or "unknown"),
-            ("weights", f"{weights.method}{steps}; {weights.n_draws} draw(s), ess {weights.ess:.0f} "
+            ("weights", f"{weights.method}{steps}; draws: {weights.n_draws}, ess {weights.ess:.0f} "
              f"({weights.ess / n_rows:.0%}), pareto_k {weights.pareto_k_in_words}"),
             ("verdict", self.verdict),
             ("next", self.next_step),

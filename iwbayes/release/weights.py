@@ -106,7 +106,7 @@ class Weights(Sourced):
     def __repr__(self) -> str:
         steps = "".join(f" > {step}" for step in self.steps)
         return wrapped(
-            f"Weights({self.method}{steps}: {self.n_draws} draw(s) x {len(self)} rows, "
+            f"Weights({self.method}{steps}: draws: {self.n_draws}, rows: {len(self)}, "
             f"pareto_k {self.pareto_k:.2f}, ess {self.ess:.0f})"
         )
 

@@ -294,8 +294,8 @@ def _measures(checks: pd.DataFrame) -> str:
 def _weights(release: Release, checks: pd.DataFrame) -> str:
     weights, n = release.weights, len(release.synthetic)
     content = paragraph(
-        f"{weights.method}: {weights.n_draws} draw(s). Weighted, the {n:,} rows are worth {weights.ess:,.0f} equal "
-        f"ones; the Pareto shape of the largest weights is {weights.pareto_k_in_words}."
+        f"{weights.method}; weights of each row: {weights.n_draws}. Weighted, the {n:,} rows are worth "
+        f"{weights.ess:,.0f} equal ones; the Pareto shape of the largest weights is {weights.pareto_k_in_words}."
     )
     middle = np.quantile(weights.values, [0.05, 0.95])
     content += picture(

@@ -124,7 +124,7 @@ def _array(name: str, content: bytes, n_dims: int) -> Array:
         raise ArchiveError(f"its array {name} has no valid npy header of version (1, 0)") from None
     if (version, dtype) != ((1, 0), np.dtype("<f8")) or fortran or len(shape) != n_dims or min(shape, default=1) < 0:
         raise ArchiveError(
-            f"its array {name} must be float64 in C order, of version (1, 0), with {n_dims} dimension(s)"
+            f"its array {name} must be float64 in C order, of version (1, 0), and have dimensions: {n_dims}"
         )
     start = buffer.tell()
     if math.prod(shape) * 8 != len(content) - start:

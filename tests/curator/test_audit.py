@@ -343,7 +343,7 @@ def test_the_result_says_what_it_means():
     for part in (
         "TiltWeights(",
         "claimed: epsilon 1 at delta 0.01 under replace-one",
-        "charged: epsilon 1, 1 event(s)",
+        "charged: epsilon 1, events: 1",
         f"epsilon at least {result.epsilon:.4g}",
         f"(claimed: {result.nominal_mu:.4g})",
         "confidence 0.999",

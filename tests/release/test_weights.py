@@ -92,7 +92,7 @@ def test_weights_do_not_change():
 def test_one_draw_may_be_a_plain_list():
     weights = Weights([0.0, 1.0, -np.inf], "test")
     assert weights.log_weights.shape == (1, 3) and weights.values[2] == 0
-    assert repr(weights).startswith("Weights(test: 1 draw(s) x 3 rows")
+    assert repr(weights).startswith("Weights(test: draws: 1, rows: 3")
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ class AuditResult:
         return wrapped(
             f"Audit of {self.algorithm}\n"
             f"  claimed: epsilon {self.nominal_epsilon:.4g} at delta {self.nominal_delta:.3g} under {self.adjacency}; "
-            f"charged: epsilon {self.charged_epsilon:.4g}, {n_events} event(s)\n"
+            f"charged: epsilon {self.charged_epsilon:.4g}, events: {n_events}\n"
             f"  found: epsilon at least {self.epsilon:.4g}, mu at least {self.mu:.4g}{of_mu}, "
             f"with confidence {self.confidence:g}\n"
             f"  {self.n_runs} runs on each table; observed: {self.observed}\n{verdict}"
@@ -155,7 +155,7 @@ def audit(
     >>> first, second = opposite_corners(iw.Schema(iw.Binary("y")), 10)
     >>> print(audit(iw.BayesNet(), first, second, epsilon=1.0, random_seed=1))
     Audit of BayesNet(max_parents=2, max_bins=128, theta=2.0, bins_share=0.25, structure_share=0.1)
-      claimed: epsilon 1 at delta 0 under replace-one; charged: epsilon 1, 1 event(s)
+      claimed: epsilon 1 at delta 0 under replace-one; charged: epsilon 1, events: 1
       found: epsilon at least 0.9..., mu at least 0.7..., with confidence 0.999
       20000 runs on each table; observed: the noisy values
       Passed: the audit does not refute the claim. This does not prove the claim: other

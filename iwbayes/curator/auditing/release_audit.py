@@ -255,7 +255,7 @@ def _check_pair(first: SyntheticTable, second: SyntheticTable, adjacency: str, o
     if len(users) != 1 or set(owners[0]) != set(owners[1]):
         raise ValueError(
             "neighbours must have the same users and differ in the rows of exactly one user, at the same indices or at "
-            f"the end; these differ in the rows of {len(users)} user(s). Change the rows of one user only."
+            f"the end; these differ for this many: {len(users)}. Change the rows of one user only."
         )
 
 

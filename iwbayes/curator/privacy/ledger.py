@@ -325,7 +325,7 @@ class Ledger:
         epsilon, delta = record.reported
         return (
             f"Ledger(spent ({epsilon:.4g}, {delta:.2g}) of ({record.epsilon:g}, {record.delta:g}), "
-            f"{record.adjacency}, rule {record.rule.name}, {len(record.events)} event(s))"
+            f"{record.adjacency}, rule {record.rule.name}, events: {len(record.events)})"
         )
 
 
