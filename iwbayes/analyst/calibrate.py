@@ -96,14 +96,12 @@ def calibrate(
     For the formula see :func:`~iwbayes.analyst.calibration.sandwich.calibrate_normal` and docs/theory.md. If the noise
     distribution of the weights is unknown, only the row sandwich is used.
 
-    **Several weight draws.** The result is a mixture, in equal parts, of the posteriors under each weight draw, each
-    with the row sandwich. It includes the noise of the weights only as far as the weight draws differ because of it, so
-    the verdict is "not calibrated". Weight draws of :func:`~iwbayes.noise_aware_weights` include all of the noise;
-    their posteriors are mixed without a sandwich.
+    **Several weight draws.** The result mixes the posteriors under each weight draw, in equal parts. It includes the
+    noise of the weights only as far as the weight draws differ because of it, so the verdict is "not calibrated",
+    unless they are those of :func:`~iwbayes.noise_aware_weights`.
 
-    **Hyperparameters.** With a single weight draw, the likelihood of the other parameters is calibrated at their mode,
-    given the posterior means of the hyperparameters, and its product with the prior is sampled. The draws of `idata`
-    provide the starting point, ``skew`` and ``nonquadraticity`` only.
+    **Hyperparameters.** The likelihood of the other parameters is calibrated at their mode, given the posterior means
+    of the hyperparameters, and its product with the prior is sampled.
 
     References
     ----------

@@ -91,17 +91,8 @@ class BetaCalibratedWeights(RatioLearner[BetaCalibratedRatio]):
 
     Notes
     -----
-    Features. L is public. With |r| <= L, the features of a row are x(r) = (log p + log 2, -log(1 - p) - log 2, L)/L.
-    The first two increase with r and are zero at r = 0. Each covers an interval of length one, because log p at L minus
-    log p at -L is L. Two rows therefore differ by at most sqrt 2. The sum of the two features is r/L, and both have its
-    sign, so |x(r)| <= |x(L)| <= sqrt 2.
-
-    Sensitivity. The coefficients t = (a L, b L, c + (b - a) log 2) minimise mean_private log(1 + exp(-x.t)) +
-    mean_synthetic log(1 + exp(x.t)) + l2/2 |t - (L, L, 0)|**2. The base is already released, so it is public. A
-    private row changes the gradient by s x/N with 0 < s < 1. Because |s x - s' x'| is convex in s and s', gradients of
-    neighbouring tables differ by at most R/N with R = sqrt 2 (zero-out: |x(L)|). The minimisers differ by at most
-    R/(N l2). With a solver of gradient tolerance tol, they differ by (R/N + 2 tol)/l2 in L2. The two slopes have at
-    most this sensitivity in L2 and L-infinity, and sqrt 2 times it in L1.
+    The scaled slopes (a L, b L) have the L2 sensitivity (sqrt(2)/N + 2 tol)/l2, with tol the tolerance of the solver;
+    the methods page derives it.
 
     References
     ----------

@@ -85,20 +85,10 @@ class LogisticWeights(RatioLearner[LogisticRatio]):
 
     Notes
     -----
-    Sensitivity. Under replace-one, gradients of N J at any b differ by at most R = max(diameter, sqrt(radius**2 + 1))
-    between neighbouring tables. Diameter and radius are those of the encoded rows: sqrt(d) and sqrt(d)/2 for d real
-    columns, and sqrt(d) twice without centring. J is l2-strongly convex, so the L2 sensitivity of b is (R/N + 2
-    tol)/l2, with tol the gradient tolerance of the solver. The L1 sensitivity is at most sqrt(d + 1) times that. Under
-    zero-out, R = sqrt(radius**2 + 1). The number of synthetic rows does not affect the privacy cost.
-
-    Users with up to tau rows. The sum of the private losses is divided by the released number of rows N. A row that
-    appears or vanishes changes the gradient of N J by at most sqrt(radius**2 + 1). R is multiplied by tau.
-
-    Debiasing removes the bias from the noise, given b. It does not remove the shrinkage by l2, which is the larger
-    error at l2 = 0.1. Debiased weights have finite variance for rows up to half of the range in which the debias factor
-    exists.
-
-    The weights contain the measurement of b if the distribution of its noise is known.
+    The L2 sensitivity of b is (R/N + 2 tol)/l2, with R from the diameter of the encoded rows and tol the tolerance of
+    the solver; the L1 sensitivity is at most sqrt(d + 1) times that. The pages on methods and theory derive them.
+    Debiasing does not remove the shrinkage by l2, which is the larger error at l2 = 0.1. The weights contain the
+    measurement of b if the distribution of its noise is known.
 
     References
     ----------

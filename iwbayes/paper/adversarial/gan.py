@@ -16,13 +16,9 @@ __all__ = ["CGAN", "DPCGAN", "DPGAN", "FittedGAN", "FittedWassersteinGAN", "GAN"
 class GAN(Adversarial):
     """Generator trained against a discriminator, without privacy. Use it to compare with `DPGAN`.
 
-    The generator, a network, turns normal noise into rows. The discriminator learns to tell private rows from
-    generated ones, and the generator learns from the discriminator's gradient. Numbers are drawn as tanh/2, scaled to
-    their public bounds. Levels and missing cells are drawn by a straight-through Gumbel softmax. All drawn rows
-    therefore conform to the schema. Before training, the columns are independent and about uniform.
-
-    At the end the generator is frozen at the average of its last parameters. The discriminator is then trained
-    further on rows of exactly this generator.
+    A network turns normal noise into rows that conform to the schema. Numbers are drawn as tanh/2, scaled to their
+    public bounds; levels and missing cells by a straight-through Gumbel softmax. At the end the generator is frozen at
+    the average of its last parameters, and the discriminator is trained further on rows of exactly this generator.
 
     Parameters
     ----------

@@ -98,23 +98,14 @@ class PATEGAN(LedgerFit["FittedPATEGAN"]):
 
     Notes
     -----
-    Sensitivity. Each row belongs to one teacher, and so do all rows of a user. The assignment is random and does not
-    depend on any value. Neighbouring tables thus differ in the rows of at most one teacher, and the number of teachers
-    that call a generated row real changes by at most 1. This is true for any ``rows_per_user``, and for replaced and
-    zeroed rows.
+    All rows of a user belong to one teacher, so neighbouring tables differ in at most one vote on a generated row,
+    whatever ``rows_per_user`` is. The T votes together cost exactly (epsilon, delta), charged before training; a clear
+    majority costs as much as a narrow one. The published version gives the student the noisy majority; here it gets the
+    noisy share, which costs the same and carries more information.
 
-    Privacy cost. Each of T votes in total gets Gaussian noise. Its standard deviation is sqrt(T) times that of a single
-    Gaussian mechanism at (epsilon, delta). The rows to vote on are chosen adaptively, and all votes together cost
-    exactly (epsilon, delta). They are charged before training. The cost does not depend on the data: a clear majority
-    costs as much as a narrow one.
-
-    Learning rate of the generator. T votes with noise of standard deviation s in the share of teachers carry as much
-    information as T/s**2 votes with noise of standard deviation 1. If there are fewer than 5000 such votes per encoded
-    feature, the rate is reduced in proportion.
-
-    The published version gives the student the noisy majority. Here it gets the noisy share, which costs the same and
-    carries more information. The teachers' losses are never released, and a teacher whose training fails votes against
-    every row.
+    T votes with noise of standard deviation s in the share of teachers carry as much information as T/s**2 votes with
+    noise of standard deviation 1. If there are fewer than 5000 such votes per encoded feature, the generator's learning
+    rate is reduced in proportion.
 
     References
     ----------
