@@ -24,27 +24,20 @@ sys.path.insert(0, str(HERE / "shared"))
 
 import results  # noqa: E402
 
+GROUPS = ("held-out", "final", "curved", "last", "related", "rare")
 #: Command lines of the results, by name; FOLDER stands for the folder with public data sets.
 RUNS = {
     # intervals
     "coverage": "coverage.py --full --replications 100",
     "coverage-rehearsals": "coverage.py --full --replications 200 --cells 24 --only rehearsals",
-    "held-out-rehearsed": "populations.py --held-out --rehearsals 20 --releases default --replications 5 "
-    "--settings 1000:3,5000:1,5000:3,1000:1",
-    "held-out": "populations.py --held-out --releases named --replications 6 --settings 5000:1,2000:1",
-    "final": "populations.py --final --releases named --replications 6 --settings 5000:3,5000:1,2000:1,1000:1",
-    "final-default": "populations.py --final --releases default --replications 6 --settings 5000:1,1000:1",
-    "final-rehearsed": "populations.py --final --releases named --rehearsals 20 --replications 6 --settings 5000:3",
-    "last-default": "populations.py --last --rehearsals 12 --settings 5000:1,5000:3 --releases default",
-    "last": "populations.py --last --rehearsals 12 --settings 5000:1,5000:3 --releases named",
-    "curved-default": "populations.py --curved --rehearsals 12 --settings 5000:1,5000:3 --releases default",
-    "curved": "populations.py --curved --rehearsals 12 --settings 5000:1,5000:3 --releases named "
-    "--populations earnings8,incomes,vocabulary,wages88,smokers,docvisits",
-    "related": "populations.py --related --replications 6 --settings 5000:1,2000:1 --releases named",
-    "related-default": "populations.py --related --replications 10 --settings 5000:1,5000:3 --releases default",
-    "rare-default": "populations.py --rare --rehearsals 12 --replications 4 --settings 1000:1,1000:3,5000:1 "
-    "--releases default",
-    "rare": "populations.py --rare --replications 6 --settings 5000:1,1000:3 --releases named",
+    **{
+        f"{group}-{releases}": f"populations.py --group {group} --releases {releases} --rehearsals 12 --replications 4 "
+        "--settings 1000:1,5000:1,5000:3"
+        for group in GROUPS
+        for releases in ("default", "named")
+    },
+    "curved-named": "populations.py --group curved --releases named --rehearsals 12 --replications 4 "
+    "--settings 1000:1,5000:1,5000:3 --populations earnings8,incomes,vocabulary,wages88,smokers,docvisits",  # no spline
     "wrong-rows": "wrong_rows.py --replications 3",
     "replicates": "replicates.py --replications 6",
     "pymc-models": "pymc_models.py",

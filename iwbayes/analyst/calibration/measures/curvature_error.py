@@ -12,7 +12,7 @@ from iwbayes.evidence.terms import ordered_terms, raw_chunks, raw_terms
 from iwbayes.utils.arrays import Array
 
 #: Chosen on the ten development populations of ``benchmarks/populations.py`` and on the four with strongly related
-#: predictors (``--related``).
+#: predictors (``--group related``).
 LIMIT = 0.2
 #: Intervals by rehearsals are longer, and those of releases that were made for their model are nearer to the truth.
 OF_REHEARSALS = OF_SCORES = 0.3
