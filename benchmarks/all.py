@@ -29,7 +29,7 @@ GROUPS = ("held-out", "final", "curved", "last", "related", "rare")
 RUNS = {
     # intervals
     "coverage": "coverage.py --full --replications 100",
-    "coverage-rehearsals": "coverage.py --full --replications 200 --cells 24 --only rehearsals",
+    "coverage-rehearsals": "coverage.py --full --replications 200 --cells 12 --only rehearsals",
     **{
         f"{group}-{releases}": f"populations.py --group {group} --releases {releases} --rehearsals 12 --replications 4 "
         "--settings 1000:1,5000:1,5000:3"
@@ -38,6 +38,8 @@ RUNS = {
     },
     "curved-named": "populations.py --group curved --releases named --rehearsals 12 --replications 4 "
     "--settings 1000:1,5000:1,5000:3 --populations earnings8,incomes,vocabulary,wages88,smokers,docvisits",  # no spline
+    "by-generator": "populations.py --group final --generators BayesNet AIM --settings 5000:1,2000:1 --replications 4",
+    "by-share": "populations.py --shares 0.3 0.6 0.9 --releases default --settings 5000:1,1000:1 --replications 4",
     "wrong-rows": "wrong_rows.py --replications 3",
     "replicates": "replicates.py --replications 6",
     "pymc-models": "pymc_models.py",
@@ -52,6 +54,8 @@ RUNS = {
     "marginals": "marginals.py --data FOLDER --tables adult-7 churn wives --seeds 3",
     "marginals-14": "marginals.py --data FOLDER --tables adult-14 --seeds 2 --epsilon 0.3 1 "
     "--generators 'real rows' BayesNet AIM MST 'MST of mbi'",
+    "marginals-small": "marginals.py --data FOLDER --tables wages visits smoking insurance children "
+    "--rows 500 2000 8000 --epsilon 0.1 0.3 1 --seeds 2 --generators BayesNet MST AIM",
     "generators": "generators.py --data FOLDER",
     "mixture": "mixture.py --data FOLDER",
     # the paper

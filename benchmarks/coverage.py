@@ -11,7 +11,7 @@ coefficient covers the true value. Lengths and errors are relative to the row sa
 
 The calibrated tilt has the most replications. Releases made for the model have an eighth of them, and the other
 methods, whose coverage is far from nominal, a twentieth. Results are kept in --folder, one file per setting and
-weight provider: a stopped run continues from these files, and --done shows the results so far.
+weight provider, for the code of today: a stopped run continues from them, and --done shows the results so far.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 from cells import Cell, Truth, draw_cells  # noqa: E402
 from methods import AsPrinted, InTables, combine_tables, fit_release, silent_part  # noqa: E402
-from results import figure  # noqa: E402
+import results  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 from iwbayes.reporting.drawing import BLUE, COLOURS, MARKERS  # noqa: E402
@@ -292,8 +292,8 @@ def report(rows: pd.DataFrame) -> str:
         group = group.drop_duplicates("cell")
         share = group["coverage"]
         for name, value in (("median", share.median()), ("smallest", share.min()), ("largest", share.max())):
-            figure(f"inside/{method}/{name}", value, n=len(group))
-        figure(f"inside/{method}/length", group["length_ratio"].median(), n=len(group))
+            results.figure(f"inside/{method}/{name}", value, n=len(group))
+        results.figure(f"inside/{method}/length", group["length_ratio"].median(), n=len(group))
         lines.append(
             f"| {method} | {len(group)} | {percent(share.median())} | {percent(share.min())} | {percent(share.max())} "
             f"| {share.between(*LIMITS[0.9]).mean():.0%} | {percent(group['coverage_50'].median())} | "
@@ -413,6 +413,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def work(arguments: argparse.Namespace) -> int:
     """Run the studies that are missing and print the tables."""
     replications = arguments.replications or (400 if arguments.full else 60)
+    arguments.folder /= results.digest_of_all()  # results of other code are not continued
     arguments.folder.mkdir(parents=True, exist_ok=True)
     start, parts = time.perf_counter(), {}
     tasks = chosen_studies(arguments, replications)
@@ -430,6 +431,7 @@ def work(arguments: argparse.Namespace) -> int:
             )  # fmt: skip
     found = pd.concat([parts[task] for task in tasks], ignore_index=True)
     text = report(found)
+    results.report(text)
     print(text)
     if arguments.report:
         arguments.report.write_text(text + "\n")
