@@ -1,12 +1,14 @@
-"""The demonstration over more releases: how many of its intervals contain the true coefficients, and how long they are.
+"""The demonstration: how many of its intervals contain the true coefficients, and how long they are.
 
-Run with ``python benchmarks/demo.py`` (some seconds per release). Without the extra ``demo`` the table is simulated.
+Run with ``python benchmarks/demo.py``, and with ``--releases`` for more of them (some seconds per release). Without the
+extra ``demo`` the table is simulated.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,23 +17,28 @@ HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(HERE / "shared"), *(place for place in sys.path if Path(place or ".").resolve() != HERE)]
 
 import command  # noqa: E402, I001 - in shared; before numpy
-from results import table  # noqa: E402
+from results import picture, table  # noqa: E402
 
-from iwbayes.demo import CALIBRATED, N_PRIVATE, run_demo  # noqa: E402
+from iwbayes.demo import CALIBRATED, N_PRIVATE, N_RELEASES, run_demo  # noqa: E402
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = command.parser(__doc__)
-    parser.add_argument("--releases", type=int, default=100)
+    parser.add_argument("--releases", type=int, default=N_RELEASES)
     parser.add_argument("--rows", type=int, default=N_PRIVATE, help="private rows of each release")
     return command.run(work, parser, ("--releases 2 --rows 500",), argv)
 
 
 def work(arguments: argparse.Namespace) -> None:
     """Run the demonstration and print its result."""
-    result = run_demo(
-        n_releases=arguments.releases, n_private=arguments.rows, progress=lambda step: print(step, file=sys.stderr)
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        result = run_demo(
+            output=folder,
+            n_releases=arguments.releases,
+            n_private=arguments.rows,
+            progress=lambda step: print(step, file=sys.stderr),
+        )
+        picture(result.files["figure"])
     print(result)
     found = result.coverage().rename(columns={"share": "contained", "se": "contained_se"}).rename_axis("intervals")
     own = result.table[result.table["method"] == CALIBRATED]

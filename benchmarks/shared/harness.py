@@ -456,5 +456,7 @@ def save(figure: Any, settings: argparse.Namespace) -> None:
     """Write the picture beside the results."""
     import matplotlib.pyplot as plt
 
-    figure.savefig(settings.output / f"{settings.name}.png", dpi=110)
+    path = settings.output / f"{settings.name}.png"
+    figure.savefig(path, dpi=110)
     plt.close(figure)
+    results.picture(path)

@@ -1,8 +1,9 @@
 """Results of benchmarks as files: figures with their errors, how they were obtained, and by which code.
 
-`record` collects what `figure` reports while a benchmark runs, and writes `benchmarks/results/NAME.json`. The file
-names each module of the package that was loaded, in this process or in those that it started, with a digest of its
-syntax tree without docstrings: a change of comments leaves a result as it is, and a change of code makes it stale.
+`record` collects what `figure` reports while a benchmark runs, and writes it to `benchmarks/results/NAME.json`, and
+the benchmark's picture to `docs/images/NAME.png`. The file names each module of the package that was loaded, in this
+process or in those that it started, with a digest of its syntax tree without docstrings: a change of comments leaves a
+result as it is, and a change of code makes it stale.
 """
 
 from __future__ import annotations
@@ -28,12 +29,15 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "benchmarks" / "results"
+#: Where pages find the picture of a result, by its name.
+PICTURES = ROOT / "docs" / "images"
 #: Where processes that a benchmark starts leave the names of their modules.
 _MODULES = "IWBAYES_BENCHMARK_MODULES"
 _PACKAGES = ("numpy", "scipy", "pandas", "pymc", "arviz", "iwbayes")
 
 _figures: dict[str, dict[str, Any]] = {}
 _reports: list[str] = []
+_pictures: list[bytes] = []
 
 
 def figure(key: str, value: float, se: float | None = None, n: int | None = None) -> None:
@@ -111,14 +115,20 @@ def _plain(value: float) -> float | int | None:
 
 
 def clear() -> None:
-    """Forget all figures and reports."""
+    """Forget all figures, reports and pictures."""
     _figures.clear()
     _reports.clear()
+    _pictures.clear()
 
 
 def report(text: str) -> None:
     """Keep a report in Markdown, for pages that show it whole."""
     _reports.append(text)
+
+
+def picture(path: Path) -> None:
+    """Keep the picture of a benchmark, a PNG file, for pages."""
+    _pictures[:] = [path.read_bytes()]
 
 
 def line_of(script: str, arguments: Sequence[str]) -> str:
@@ -164,6 +174,8 @@ def record(name: str, line: str) -> Iterator[None]:
     FOLDER.mkdir(exist_ok=True)
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     (FOLDER / f"{name}.json").write_text(text, encoding="utf-8")
+    for image in _pictures:
+        (PICTURES / f"{name.replace('-', '_')}.png").write_bytes(image)
 
 
 def read(name: str) -> dict[str, Any]:

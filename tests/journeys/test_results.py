@@ -110,18 +110,23 @@ def test_a_result_is_stale_if_its_code_or_its_command_changed(every, monkeypatch
 def test_a_run_leaves_its_figures_and_the_code_that_it_loaded(every, monkeypatch, tmp_path):
     results = every.results
     monkeypatch.setattr(results, "FOLDER", tmp_path)
+    monkeypatch.setattr(results, "PICTURES", tmp_path / "images")
+    (tmp_path / "images").mkdir()
+    (tmp_path / "drawn.png").write_bytes(b"picture")
     line = results.line_of("napsu.py", ["--data", "/home/me/data", "--result", "x", "--jobs", "2", "--epsilon", "1"])
     assert line == "napsu.py --data FOLDER --epsilon 1"
-    with results.record("x", line):
+    with results.record("the-x", line):
         results.figure("a", 0.123456789, 0.5, 3)
         results.figure("b", 4.0)
         results.report("| table |")
+        results.picture(tmp_path / "drawn.png")
         with pytest.raises(ValueError, match="twice"):
             results.figure("a", 1.0)
-    content = results.read("x")
+    content = results.read("the-x")
     assert content["figures"] == {"a": {"value": 0.123457, "se": 0.5, "n": 3}, "b": {"value": 4}}
     assert content["report"] == "| table |"
     assert "benchmarks/napsu.py" in content["code"] and not results.changed(content)
     with pytest.raises(ValueError, match="reported no figure"), results.record("y", line):
         pass
     assert not (tmp_path / "y.json").exists()
+    assert (tmp_path / "images" / "the_x.png").read_bytes() == b"picture"
