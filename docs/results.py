@@ -1,4 +1,4 @@
-"""Numbers of pages that come from results of benchmarks: ``python docs/results.py`` brings them up to date.
+"""Numbers and charts of pages that come from results of benchmarks: ``python docs/results.py`` brings them up to date.
 
 A page has such a number between comments, with the name of the result, the key of the figure and its format::
 
@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks" / "shared"))
+sys.path[:] = [str(ROOT / "benchmarks" / "shared"), *sys.path, str(ROOT / "docs")]
 
+import charts  # noqa: E402
 import results  # noqa: E402
 
 REPORT = re.compile(r"<!--report ([a-z][\w-]*)-->\n.*?<!--end of report-->", re.DOTALL)
@@ -64,3 +65,5 @@ if __name__ == "__main__":
         if (new := current(old)) != old:
             page.write_text(new, encoding="utf-8")
             print(page.relative_to(ROOT))
+    for chart in charts.draw(results.read):
+        print(chart.relative_to(ROOT))

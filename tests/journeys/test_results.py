@@ -60,6 +60,41 @@ def test_numbers_are_written_in_their_format(docs):
         docs.current("<!--r c .2f-->9<!---->", lambda name: content)
 
 
+def test_charts_are_drawn_from_the_results_and_say_which(docs, monkeypatch, tmp_path):
+    figures = {
+        f"{table}/100/{epsilon}/{generator}/2-way": {"value": 0.1, "se": 0.01}
+        for table in ("adult-7", "churn", "wives")
+        for epsilon in ("0.3", "1", "3")
+        for generator in ("AIM", "AIM,-same-bins", "AIM-of-mbi")
+    } | {
+        f"{method}/BayesNet/{kind}/{name}": {"value": None if name == "covered" else 0.8, "se": 0.1, "n": 9}
+        for method in ("formula", "rehearsals")
+        for kind in ("default", "named")
+        for name in ("covered", "calibrated", "private_covered")
+    }
+    monkeypatch.setattr(docs.charts, "FOLDER", tmp_path)
+
+    def read(name):
+        if name == "marginals" and missing:
+            raise FileNotFoundError
+        return {"figures": figures}
+
+    missing = True
+    assert [path.name for path in docs.charts.draw(read)] == ["populations.png"]
+    missing = False
+    assert [path.name for path in docs.charts.draw(read)] == ["marginals.png"]
+    assert docs.charts.draw(read) == []
+    figures["churn/100/3/AIM/2-way"] = {"value": 0.2}
+    assert len(docs.charts.draw(read)) == 2
+
+
+def test_charts_of_the_pages_show_the_results_of_today(docs):
+    for name, (_, sources) in docs.charts.CHARTS.items():
+        if (path := docs.charts.FOLDER / f"{name}.png").exists():
+            figures = {source: docs.results.read(source)["figures"] for source in sources}
+            assert docs.charts.shown_by(path) == docs.charts.digest_of(figures), "python docs/results.py draws it again"
+
+
 def test_results_are_listed_and_complete(every):
     files = {path.stem for path in every.results.FOLDER.glob("*.json")}
     assert files and files <= set(every.RUNS)
