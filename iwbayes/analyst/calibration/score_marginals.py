@@ -47,8 +47,8 @@ class FewRows(NamedTuple):
 
 
 #: The formula believes the released counts, and takes a rare cell for a common one if its noise is positive. The second
-#: limits are for rehearsals and pools, which repeat the noise. ``benchmarks/populations.py --rare`` counts the coverage
-#: of coefficients that a rare cell informs.
+#: limits are for rehearsals and pools, which repeat the noise. ``benchmarks/populations.py --group rare`` counts the
+#: coverage of coefficients that a rare cell informs.
 OF_FORMULA, OF_REPEATED_NOISE = FewRows(500.0, 0.1, 1.5), FewRows(300.0, 0.03, 1.35)
 
 
