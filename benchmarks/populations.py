@@ -72,16 +72,7 @@ def study(
         population, n, epsilon, replications, jobs, n_rehearsals, share,
         generator=GENERATORS[generator], **how(population, release),
     )  # fmt: skip
-    away = (rows["lower_90"] + rows["upper_90"]) / 2 - rows["truth"]
-    return rows.assign(
-        ratio=rows["length"] / rows["own_length"],
-        error=2 * 1.645 * away / rows["own_length"],
-        population=population.name,
-        n=n,
-        epsilon=epsilon,
-        release=release,
-        generator=f"{generator} {share:g}",
-    )
+    return rows.assign(release=release, generator=f"{generator} {share:g}")
 
 
 #: Columns of the table on the page.

@@ -93,7 +93,7 @@ def study(population: Population, direction: str, epsilon: float, given: argpars
     found = replicated(
         population, given.rows, epsilon, given.replications, given.jobs, given.rehearsals, generator=table
     )
-    return found.assign(population=population.name, direction=direction, epsilon=epsilon, n=given.rows)
+    return found.assign(direction=direction)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -37,7 +37,7 @@ def populations(of: Mapping[str, Figures]) -> Figure:
     rows = [(group, kind) for group in GROUPS for kind in RELEASES]
     styles = zip(("formula", "rehearsals"), (ORANGE, BLUE), "so", (-0.16, 0.16), strict=True)
     for method, colour, marker, apart in styles:
-        found = {index: _values(of[f"{g}-{k}"], f"{method}/BayesNet/{k}") for index, (g, k) in enumerate(rows)}
+        found = {index: _values(of[f"{g}-{k}"], f"{method}/BayesNet-0.3/{k}") for index, (g, k) in enumerate(rows)}
         levels = [index + apart for index in found]
         style = {"color": colour, "marker": marker, "markersize": 5, "linestyle": "", "label": f"by {method}"}
         for axis, name in ((covered, "covered"), (calibrated, "calibrated")):

@@ -33,7 +33,8 @@ def replicated(
     """Replicate releases of n rows of a population: a row for each coefficient, replication and method.
 
     `publishing` are generator and weights. Beside the columns of `coverage_study` there are `inside` and `length` of
-    90 % intervals, and `own_inside` and `own_length` of those of the private rows.
+    90 % intervals, and `own_inside` and `own_length` of those of the private rows, `ratio` of both lengths, and the
+    `error` of the middle in standard deviations of the private rows.
     """
     fit = partial(iw.fit, population.formula, family=population.family, draws=500, log_likelihood=False)
     fits = {"formula": fit}
@@ -56,11 +57,19 @@ def replicated(
     )
     keys = ["replication", "parameter"]
     own = rows[~rows["method"].isin(fits)].set_index(keys)[["length", "inside"]].add_prefix("own_")
-    return rows[rows["method"].isin(fits)].join(own, on=keys)
+    rows = rows[rows["method"].isin(fits)].join(own, on=keys)
+    away = (rows["lower_90"] + rows["upper_90"]) / 2 - rows["truth"]
+    return rows.assign(
+        ratio=rows["length"] / rows["own_length"],
+        error=2 * 1.645 * away / rows["own_length"],
+        population=population.name,
+        n=n,
+        epsilon=epsilon,
+    )
 
 
 def summary(rows: pd.DataFrame) -> pd.Series:
-    """Shares and coverage of some coefficients of `replicated`, with population, n and epsilon as columns."""
+    """Shares and coverage of some coefficients of `replicated`."""
     good = rows["calibrated"].astype(bool)
     releases = pd.Series(list(zip(rows["population"], rows["n"], rows["epsilon"], rows["replication"], strict=True)))
     releases.index = rows.index

@@ -67,7 +67,7 @@ def test_charts_are_drawn_from_the_results_and_say_which(docs, monkeypatch, tmp_
         for epsilon in ("0.3", "1", "3")
         for generator in ("AIM", "AIM,-same-bins", "AIM-of-mbi")
     } | {
-        f"{method}/BayesNet/{kind}/{name}": {"value": None if name == "covered" else 0.8, "se": 0.1, "n": 9}
+        f"{method}/BayesNet-0.3/{kind}/{name}": {"value": None if name == "covered" else 0.8, "se": 0.1, "n": 9}
         for method in ("formula", "rehearsals")
         for kind in ("default", "named")
         for name in ("covered", "calibrated", "private_covered")
