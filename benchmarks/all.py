@@ -25,19 +25,19 @@ sys.path.insert(0, str(HERE / "shared"))
 import results  # noqa: E402
 
 GROUPS = ("held-out", "final", "curved", "last", "related", "rare")
+_GRID = "--rehearsals 12 --replications 4 --settings 1000:1,5000:1,5000:3"
 #: Command lines of the results, by name; FOLDER stands for the folder with public data sets.
 RUNS = {
     # intervals
-    "coverage": "coverage.py --full --replications 100",
+    "coverage": "coverage.py --full --replications 100 --picture coverage.png",
     "coverage-rehearsals": "coverage.py --full --replications 200 --cells 12 --only rehearsals",
     **{
-        f"{group}-{releases}": f"populations.py --group {group} --releases {releases} --rehearsals 12 --replications 4 "
-        "--settings 1000:1,5000:1,5000:3"
+        f"{group}-{releases}": f"populations.py --group {group} --releases {releases} {_GRID}"
         for group in GROUPS
         for releases in ("default", "named")
     },
-    "curved-named": "populations.py --group curved --releases named --rehearsals 12 --replications 4 "
-    "--settings 1000:1,5000:1,5000:3 --populations earnings8,incomes,vocabulary,wages88,smokers,docvisits",  # no spline
+    "curved-named": f"populations.py --group curved --releases named {_GRID} "
+    "--populations earnings8,incomes,vocabulary,wages88,smokers,docvisits",  # no spline
     "by-generator": "populations.py --group final --generators BayesNet AIM --settings 5000:1,2000:1 --replications 4",
     "by-share": "populations.py --shares 0.3 0.6 0.9 --releases default --settings 5000:1,1000:1 --replications 4",
     "wrong-rows": "wrong_rows.py --replications 3",

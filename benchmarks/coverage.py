@@ -404,7 +404,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=SEED, help="seed of the settings of --full")
     parser.add_argument("--folder", type=Path, default=Path("coverage_results"))
     parser.add_argument("--report", type=Path, help="write the tables to this file as well")
-    parser.add_argument("--picture", type=Path, help="draw coverage and lengths into this file; by default in --folder")
+    parser.add_argument("--picture", type=Path, help="draw coverage and lengths into this file")
     parser.add_argument("--only", metavar="STUDY", nargs="+", help="run these studies, such as tilt, of each setting")
     parser.add_argument("--done", action="store_true", help="compute nothing: show the studies that have results")
     return command.run(work, parser, SMOKE, argv)
@@ -435,9 +435,9 @@ def work(arguments: argparse.Namespace) -> int:
     print(text)
     if arguments.report:
         arguments.report.write_text(text + "\n")
-    path = arguments.picture or arguments.folder / "coverage.png"
-    draw_picture(found, path)
-    results.picture(path)
+    if arguments.picture:
+        draw_picture(found, arguments.picture)
+        results.picture(arguments.picture)
     return int(any(part.empty for part in parts.values()))
 
 

@@ -88,8 +88,9 @@ def test_charts_are_drawn_from_the_results_and_say_which(docs, monkeypatch, tmp_
     assert len(docs.charts.draw(read)) == 2
 
 
-def test_charts_of_the_pages_show_the_results_of_today(docs):
+def test_charts_of_the_pages_show_the_results_of_today(docs, every):
     for name, (_, sources) in docs.charts.CHARTS.items():
+        assert set(sources) <= set(every.RUNS)
         if (path := docs.charts.FOLDER / f"{name}.png").exists():
             figures = {source: docs.results.read(source)["figures"] for source in sources}
             assert docs.charts.shown_by(path) == docs.charts.digest_of(figures), "python docs/results.py draws it again"
