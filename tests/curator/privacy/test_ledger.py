@@ -556,7 +556,7 @@ def test_a_release_is_taken_once_and_nothing_else_is_taken_from_it():
 def test_repr_shows_the_budget_and_no_seed():
     ledger = iw.Ledger(1.0, 1e-6, noise=iw.SeededNoise(918273))
     assert "918273" not in repr(ledger) and "918273" not in repr(iw.SeededNoise(918273))
-    assert "0 event" in repr(ledger)
+    assert "events: 0" in repr(ledger)
 
 
 @pytest.mark.parametrize("name", ["epsilon", "delta", "adjacency"])
