@@ -42,6 +42,13 @@ def number(content: dict[str, Any], key: str, form: str) -> str:
     return results.formatted(value, form).removesuffix(" %")
 
 
+def _duration(seconds: float) -> str:
+    for unit, name in ((3600, "hours"), (60, "minutes")):
+        if seconds >= 1.5 * unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.0f} seconds"
+
+
 def current(text: str, read: Callable[[str], dict[str, Any]] = results.read) -> str:
     """Return a page with the numbers of today's results."""
 
@@ -53,7 +60,7 @@ def current(text: str, read: Callable[[str], dict[str, Any]] = results.read) -> 
         name = found.group(1)
         content = read(name)
         version = number(content, "@python", "s")
-        how = f"`{content['command']}`: Python {version}, {content['date']}, {content['seconds'] / 60:.0f} minutes."
+        how = f"`{content['command']}`: Python {version}, {content['date']}, {_duration(content['seconds'])}."
         return f"<!--report {name}-->\n\n{content['report'].strip()}\n\n{how}\n\n<!--end of report-->"
 
     return REPORT.sub(reported, BOUND.sub(bound, text))
