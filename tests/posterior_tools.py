@@ -149,7 +149,7 @@ def normal_of(mean, covariance, **changes):
     }
     facts = {"kappa0": 0.1, "misfit": np.nan, "likelihood_ess": 3500.0, "cut_directions": 0, "prior_directions": 0}
     measures = {name: np.full(p, np.nan) for name in MEASURES}
-    measures |= dict.fromkeys(("kappa", "second_order", "misfit_share", "skew"), np.zeros(p))
+    measures |= dict.fromkeys(("kappa", "second_order", "misfit_share", "misfit_bias", "skew"), np.zeros(p))
     measures |= dict.fromkeys(("explained", "variation", "score_ratio"), np.ones(p))
     measures |= {"dfbetas": np.full(p, 0.01), "curvature_error": np.full(p, 0.05)}
     for name, value in changes.items():

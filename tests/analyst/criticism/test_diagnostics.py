@@ -32,9 +32,9 @@ RELEASE_CHECKS = {
 }  # fmt: skip
 FIT_CHECKS = {
     "calibration", "method", "kappa", "kappa0", "explained", "misfit_share", "dfbetas", "variation", "curvature_error",
-    "score_ratio", "skew", "likelihood_ess", "second_order",
+    "misfit_bias", "score_ratio", "skew", "likelihood_ess", "second_order",
 }  # fmt: skip
-OF_EACH = ("kappa", "explained", "misfit_share", "curvature_error", "score_ratio")
+OF_EACH = ("kappa", "explained", "misfit_share", "misfit_bias", "curvature_error", "score_ratio")
 SAMPLER_CHECKS = {"r_hat", "ess_bulk", "ess_tail"}
 
 

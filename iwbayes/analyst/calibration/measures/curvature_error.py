@@ -42,14 +42,32 @@ def curvature_error(at: Estimates) -> Array | None:
     p, q = directions.shape[1], others.shape[1]
     left = np.concatenate([directions, np.repeat(directions, q, axis=1)], axis=1)
     right = np.concatenate([directions, np.tile(others, p)], axis=1)
-    rows = np.arange(len(shares), dtype=np.intp)
-    if len(rows) > _MOST_ROWS:
-        rows = np.sort(np.random.default_rng(0).choice(rows, _MOST_ROWS, replace=False))
+    rows = chosen_rows(len(shares))
     own, used = curvatures(rows, left, right), shares[rows] / shares[rows].sum()
     variances = error_variances(own, scores[rows], used, tilt, at.n_private, at.meat.misfit.value, rows)
     second = variances[p:].reshape(p, q).sum(axis=1)
     error = np.sqrt(variances[:p] + np.square(second / 2))
     return np.where(directions.any(axis=0), error, np.nan)
+
+
+def chosen_rows(n: int) -> NDArray[np.intp]:
+    """Return all of n rows, or some at random if they are many."""
+    if n <= _MOST_ROWS:
+        return np.arange(n, dtype=np.intp)
+    return np.sort(np.random.default_rng(0).choice(n, _MOST_ROWS, replace=False))
+
+
+def centred_features(tilt: ReleasedTilt, shares: Array, rows: Rows = ALL) -> Array:
+    """Return all measured features of some rows (row, k), less their weighted means."""
+    blocks = [tilt.features] if tilt.columns is None else [tilt.features, tilt.columns.features]
+    phi = np.concatenate([block[rows] for block in blocks], axis=1)
+    return phi - shares @ phi
+
+
+def fitted(phi: Array, values: Array, shares: Array) -> Array:
+    """Return the weighted regression of centred values (row, q) on centred features (row, k), shape (row, q)."""
+    own = phi @ _whitener(phi, shares)
+    return np.asarray(own @ ((own * shares[:, None]).T @ values))
 
 
 def error_variances(
@@ -63,15 +81,13 @@ def error_variances(
     (row, p) has no error at a mode.
     """
     rest = values - shares @ values
-    rest = rest - _fitted(scores - shares @ scores, rest, shares)
-    blocks = [tilt.features] if tilt.columns is None else [tilt.features, tilt.columns.features]
-    phi = np.concatenate([block[rows] for block in blocks], axis=1)
+    rest = rest - fitted(scores - shares @ scores, rest, shares)
+    phi = centred_features(tilt, shares, rows)
     k = len(tilt.noise)
     noise = np.zeros((phi.shape[1], phi.shape[1]))
     noise[:k, :k] = tilt.error
     if tilt.columns is not None:
         noise[k:, k:] = tilt.columns.noise
-    phi = phi - shares @ phi
     basis = _whitener(phi, shares)
     own = phi @ basis
     largest = np.diag(4 / (shares @ own**4))
@@ -126,7 +142,7 @@ def _explained(products: Array, own: Array, rest: Array, shares: Array) -> Array
     products = products[:, shares @ products**2 > _CUT * before]
     if not products.shape[1]:
         return np.zeros(rest.shape[1])
-    explained, left = shares @ _fitted(products, rest, shares) ** 2, shares @ rest**2
+    explained, left = shares @ fitted(products, rest, shares) ** 2, shares @ rest**2
     share = np.divide(explained, left, out=np.zeros_like(left), where=left > 0)
     n_rows = 1 / (shares @ shares)
     corrected = 1 - (1 - share) * n_rows / max(n_rows - products.shape[1], 1.0)
@@ -156,12 +172,6 @@ def _whitener(phi: Array, shares: Array) -> Array:
     if not np.diag(covariance).any():
         return np.zeros((len(covariance), 0))
     return whitener_of(covariance, np.diag(covariance), cut=_CUT, most=len(covariance))
-
-
-def _fitted(phi: Array, values: Array, shares: Array) -> Array:
-    """Return the weighted regression of centred values (row, q) on centred features (row, k), shape (row, q)."""
-    own = phi @ _whitener(phi, shares)
-    return np.asarray(own @ ((own * shares[:, None]).T @ values))
 
 
 MEASURE = Measure(
