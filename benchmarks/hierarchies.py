@@ -29,7 +29,7 @@ sys.path[:] = [str(HERE / "shared"), *(p for p in sys.path if Path(p or ".").res
 import command  # noqa: E402, I001 - in shared; before numpy
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
-from results import figure, report, table  # noqa: E402
+from results import digest_of_all, figure, report, table  # noqa: E402
 
 import iwbayes as iw  # noqa: E402
 
@@ -162,6 +162,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def work(options: argparse.Namespace) -> None:
     """Run what is missing and print the tables."""
     how = {"n": options.rows, "draws": options.draws, "n_rehearsals": options.rehearsals}
+    # rows of another study, or of other code, are not continued
+    options.output /= f"{options.rows}-{options.draws}-{options.rehearsals}-{digest_of_all()}"
     options.output.mkdir(parents=True, exist_ok=True)
     for family in options.families:
         path = options.output / f"{family}.csv"
