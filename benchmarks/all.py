@@ -115,13 +115,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             date, minutes, why = found[name]
             print(f"{name:<24}{date:<12}{'' if minutes is None else f'{minutes:.0f} min':>8}  {why or 'fresh'}")
         return int(options.stale and bool(shown))
+    worst = 0
     for name in sorted(shown, key=lambda name: found[name][1] or 0.0):
         script, *arguments = shlex.split(RUNS[name].replace("FOLDER", shlex.quote(str(options.data.resolve()))))
         print(f"== {name}: python benchmarks/{RUNS[name]}", flush=True)
         done = subprocess.run([sys.executable, str(HERE / script), *arguments, "--result", name], check=False)
-        if done.returncode:
-            return done.returncode
-    return 0
+        worst = worst or done.returncode
+    return worst
 
 
 if __name__ == "__main__":

@@ -282,6 +282,10 @@ def report(rows: pd.DataFrame) -> str:
         )  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     inside = set(ours[ours["warned"] <= WARNED_INSIDE]["cell"])
+    results.figure("inside/settings", len(inside), n=len(ours))
+    n_silent = ours["n_silent"].sum()
+    if n_silent:
+        results.figure("silent/covered", (ours["coverage_silent"] * ours["n_silent"]).sum() / n_silent, n=n_silent)
     lines += [
         "",
         "| method | settings | coverage of 90 % intervals: median | smallest | largest | within 87-93 % | "
