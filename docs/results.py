@@ -24,7 +24,7 @@ import charts  # noqa: E402
 import results  # noqa: E402
 
 REPORT = re.compile(r"<!--report ([a-z][\w-]*)-->\n.*?<!--end of report-->", re.DOTALL)
-BOUND = re.compile(r"<!--([a-z][\w-]*) (\S+) ([\w.]+)-->(.*?)<!---->", re.DOTALL)
+BOUND = re.compile(r"<!--(?!end of report)([a-z][\w-]*) (\S+) ([\w.]+)-->(.*?)<!---->", re.DOTALL)
 
 
 def pages() -> list[Path]:
