@@ -58,6 +58,14 @@ MODELS = {
 }
 
 
+def has_survey() -> bool:
+    """Return whether R and its package survey are installed."""
+    if shutil.which("Rscript") is None:
+        return False
+    asked = ["Rscript", "-e", "quit(status = !requireNamespace('survey', quietly = TRUE))"]
+    return subprocess.run(asked, capture_output=True, check=False).returncode == 0
+
+
 def in_r(exported: Path, models: Sequence[tuple[str, str]], rho: float) -> pd.DataFrame:
     """Read an exported file in R: a row for each estimate."""
     asked, found = exported.with_name("models.csv"), exported.with_name("found.csv")
@@ -98,7 +106,7 @@ def one_release(population: Population, n: int, epsilon: float, kind: str, repli
 
 
 _SMALL = "--stand-ins --replications 1 --settings 300:3 --populations children"
-SMOKE = (f"{_SMALL} --output rows.csv",) if shutil.which("Rscript") else (f"{_SMALL} --without-r",)
+SMOKE = (f"{_SMALL} --output rows.csv",) if has_survey() else (f"{_SMALL} --without-r",)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -116,8 +124,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def work(arguments: argparse.Namespace) -> int:
     """Run the study; print coverage by kind of estimate."""
-    if arguments.without_r or shutil.which("Rscript") is None:
-        print("Rscript was not found. Install R and its package survey.")
+    if arguments.without_r or not has_survey():
+        print("R or its package survey was not found. Install both.")
         return 0 if arguments.without_r else 1
     pairs = [pair.split(":") for pair in arguments.settings.split(",") if pair]
     settings = [(int(n), float(epsilon)) for n, epsilon in pairs] or SETTINGS
