@@ -159,13 +159,13 @@ def with_verdict(record: xr.Dataset, judgement: Judgement) -> xr.Dataset:
 
 
 def reasons_of_parameters(record: xr.Dataset, names: Sequence[str]) -> list[str]:
-    """Return for each scalar of a posterior the check that takes it out of the domain: name, value and limit.
+    """Return for each scalar of a posterior the check that takes it out of the domain: name and value.
 
     Only those of scalars that are not calibrated mean something. Scalars that are no parameters, such as deterministic
     variables, get the worst reason of all parameters. `record` is empty if there was no calibration.
     """
     if "calibrated" not in record:
-        return ["the intervals treat the weights as exact"] * len(names)
+        return ["weights taken as exact"] * len(names)
     worst, of_fit = (_in_short(record.attrs[key].split("\n")[0]) for key in ("reasons", "reasons_of_fit"))
     how, found = source(record.attrs["method"]), {}
     for index, name in enumerate(map(str, record["parameter"].to_numpy())):
@@ -176,8 +176,8 @@ def reasons_of_parameters(record: xr.Dataset, names: Sequence[str]) -> list[str]
 
 
 def _in_short(reason: str) -> str:
-    """Return a reason without what it means."""
-    return reason.partition(": ")[0]
+    """Return a reason without its limit and what it means, so that a summary fits into 80 characters."""
+    return re.split(r": | [<>]= ", reason)[0]
 
 
 def _without_transform(name: str) -> str:

@@ -51,8 +51,8 @@ def summary(
     -------
     pandas.DataFrame
         A row for each scalar, with flat names such as ``c[level]``. After the columns of `kind` come ``calibrated``
-        (True, False, or missing if the posterior has no verdict) and ``why``: the check that failed, its value and its
-        limit. :func:`~iwbayes.diagnose` says what each means and what helps.
+        (True, False, or missing if the posterior has no verdict) and ``why``: the check that failed and its value.
+        :func:`~iwbayes.diagnose` shows the limit and says what helps.
 
     Raises
     ------

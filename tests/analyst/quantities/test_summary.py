@@ -79,13 +79,14 @@ def test_the_reason_is_the_check_that_fails(release):
         if failed:
             worst = max(failed, key=lambda one: one.badness)
             assert row["why"].startswith(f"{worst.name} {worst.value:.2g}")
+    assert max(map(len, table.to_string().splitlines())) <= 80
     assert not [name for name in table.index if name.startswith("not_calibrated")]
 
 
 def test_draws_of_other_origin_have_no_verdict(release):
     plain = iw.fit(FORMULA, release, draws=100, random_seed=1, calibrate="none", progressbar=False)
     table = iw.summary(plain)
-    assert not table["calibrated"].any() and set(table["why"]) == {"the intervals treat the weights as exact"}
+    assert not table["calibrated"].any() and set(table["why"]) == {"weights taken as exact"}
     with pm.Model():
         pm.Normal("b")
         own = pm.sample(50, tune=50, chains=2, progressbar=False, random_seed=1, compute_convergence_checks=False)

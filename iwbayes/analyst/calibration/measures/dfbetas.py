@@ -38,8 +38,9 @@ MEASURE = Measure(
     name="dfbetas",
     meaning="Largest shift of an estimate by a single synthetic row, in standard deviations.",
     what_to_do="a single synthetic row moves this estimate by a large part of its standard deviation, and its interval "
-    "may be unreliable. Merge rare levels, or request a release with a better generator or more synthetic rows.",
-    remedy="merge rare levels; a better generator, more synthetic rows",
+    "may be unreliable. Try rehearse(release). Or merge rare levels, or request a release with a better generator or "
+    "more synthetic rows.",
+    remedy="rehearsals; merge rare levels; a better generator, more synthetic rows",
     compute=dfbetas,
     limits={"formula": LIMIT, "scores": LIMIT, "pool": LIMIT, "rehearsals": "Their lengths follow single rows."},
     theory="pareto-k-and-effective-sample-sizes",

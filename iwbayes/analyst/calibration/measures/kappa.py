@@ -29,9 +29,10 @@ MEASURE = Measure(
     name="kappa",
     meaning="Noise of the released moments in the direction of a parameter, in units of the standard deviation of one "
     "private row.",
-    what_to_do="the privacy noise is too large for this estimate, and its interval may be too narrow. Use a simpler "
-    "model, or request a release with more private rows, a larger epsilon or fewer features.",
-    remedy="simpler model, fewer levels; more rows, a larger epsilon, `for_models`",
+    what_to_do="the privacy noise is too large for this estimate, and its interval may be too narrow. Try "
+    "rehearse(release). Or use a simpler model, or request a release with more private rows, a larger epsilon or fewer "
+    "features.",
+    remedy="rehearsals; simpler model, fewer levels; more rows, a larger epsilon, `for_models`",
     of_influences=kappa,
     limits={"formula": LIMIT, "scores": LIMIT, "pool": LIMIT, "rehearsals": "Their lengths follow the noise."},
     theory="kappa-and-what-explained-means",

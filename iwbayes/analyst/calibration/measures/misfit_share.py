@@ -28,8 +28,9 @@ MEASURE = Measure(
     meaning="Share of a parameter's variance that allows for differences between weighted and private rows in features "
     "that the tilt does not use.",
     what_to_do="much of this interval's width covers differences that the release could not measure. It may still be "
-    "too narrow. Request a release with a better generator, or with a larger share of the budget for the generator.",
-    remedy="a better generator, or a larger share of the budget for it",
+    "too narrow. Try rehearse(release). Or request a release with a better generator, or with a larger share of the "
+    "budget for the generator.",
+    remedy="rehearsals; a better generator, or a larger share of the budget for it",
     of_influences=misfit_share,
     limits={"formula": LIMIT, "scores": OF_SCORES, "pool": OF_POOLS, "rehearsals": "Their lengths follow the misfit."},
     theory="the-sandwich-with-the-noise-in-it",
