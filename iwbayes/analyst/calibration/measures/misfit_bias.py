@@ -10,8 +10,8 @@ from iwbayes.evidence.measurement import ASSUMED_MISFIT
 from iwbayes.utils.arrays import Array, symmetric
 
 #: Of the residual scales of six real populations with squares and interactions that default releases do not measure,
-#: 62 % were covered where `explained` alone judged (private rows 84 %). Nearly all of these are above this limit, and
-#: nearly none of nine populations whose terms were measured are (``benchmarks/populations.py``).
+#: 62 % were covered where `explained` alone judged (private rows 84 %). Most of these are above this limit. Of nine
+#: populations whose terms were measured, nearly none is with 5,000 rows (``benchmarks/populations.py``).
 LIMIT = 0.2
 #: Most directions of the errors, those of the largest variance; and pairs with parameters, if these are many.
 _MOST_DIRECTIONS, _MOST_PAIRS = 8, 200
