@@ -220,11 +220,9 @@ def verdicts(rows: pd.DataFrame) -> list[str]:
                     f"inside, median length relative to the private rows' intervals, N = {n:,}, epsilon {epsilon:g}: "
                     f"{own.median():.2f} (target: {most}; settings: {len(own)})"
                 )
-    silent, n_silent = ours["coverage_silent"], ours["n_silent"]
-    known = n_silent > 0
-    if known.any():
-        total = float((silent[known] * n_silent[known]).sum() / n_silent.sum())
-        lines.append(f"all settings, coverage of the {n_silent.sum():,.0f} fits that do not warn: {percent(total)} %")
+    total, n_silent = of_silent(ours)
+    if n_silent:
+        lines.append(f"all settings, coverage of the {n_silent:,} fits that do not warn: {percent(total)} %")
     lines += [
         f"settings outside 87-93 %: {bad.sum()}; in {(ours[bad]['warned'] >= 0.95).sum()} of them at least 95 % of the "
         f"fits warn; smallest share of warnings: {100 * ours[bad]['warned'].min():.0f} %",
@@ -232,6 +230,12 @@ def verdicts(rows: pd.DataFrame) -> list[str]:
         f"the fits warn; largest share of warnings: {100 * ours[~bad]['warned'].max():.0f} %",
     ]
     return lines + gain(ours.set_index("cell"), rows[rows["method"] == NAMED].set_index("cell"))
+
+
+def of_silent(ours: pd.DataFrame) -> tuple[float, int]:
+    """Return the coverage of all fits that do not warn, NaN if there are none, and their number."""
+    n = int(ours["n_silent"].sum())
+    return float((ours["coverage_silent"] * ours["n_silent"]).sum() / n) if n else float("nan"), n
 
 
 def gain(ours: pd.DataFrame, named: pd.DataFrame) -> list[str]:
@@ -283,9 +287,8 @@ def report(rows: pd.DataFrame) -> str:
         lines.append("| " + " | ".join(cells) + " |")
     inside = set(ours[ours["warned"] <= WARNED_INSIDE]["cell"])
     results.figure("inside/settings", len(inside), n=len(ours))
-    n_silent = ours["n_silent"].sum()
-    if n_silent:
-        results.figure("silent/covered", (ours["coverage_silent"] * ours["n_silent"]).sum() / n_silent, n=n_silent)
+    total, n_silent = of_silent(ours)
+    results.figure("silent/covered", total, n=n_silent)
     lines += [
         "",
         "| method | settings | coverage of 90 % intervals: median | smallest | largest | within 87-93 % | "

@@ -91,7 +91,7 @@ def unbound(text, given=()):
 
 
 def test_numbers_that_were_measured_come_from_results(docs):
-    """A number of a page is one of a result (`docs/results.py`), or stands in GIVEN with the reason why it is none."""
+    """A number of a page is one of a result (`docs/results.py`), or stands in GIVEN."""
     names = {
         page: str(page.relative_to(ROOT / "docs")) if ROOT / "docs" in page.parents else page.name
         for page in docs.pages()

@@ -344,7 +344,7 @@ def test_means_need_no_scale_and_drawn_responses_do(of_x):
     record = arviz_compat.group(idata, "calibration")
     good = record["parameter"] != "sigma"
     measures = {"explained": 1.0, "variation": 1.0, "misfit_share": 0.0, "kappa": 0.01, "curvature_error": 0.0}
-    measures |= {"misfit_bias": 0.0}
+    measures["misfit_bias"] = 0.0
     record = record.assign({name: xr.where(good, value, record[name]) for name, value in measures.items()})
     record = record.assign(calibrated=good, explained=xr.where(good, 1.0, 0.1)).assign_attrs(reasons_of_fit="")
     changed = arviz_compat.make({"posterior": arviz_compat.group(idata, "posterior"), "calibration": record})
